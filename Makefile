@@ -1,0 +1,42 @@
+# `make demo` installs everything and asks the default model a question; `make test` installs everything and tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+SOURCES := $(shell find kernels/cpu -type f 2>/dev/null)
+
+.PHONY: demo test test-all install dev lint clean
+
+demo: install
+	$(BIN)/llmrun run --stats "What is the capital of France?"
+
+install: $(STAMP)
+dev: $(DEV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt hatch_build.py CMakeLists.txt $(SOURCES) | $(VENV)/bin/python
+	$(PIP) install -q --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt hatch_build.py CMakeLists.txt $(SOURCES) | $(VENV)/bin/python
+	LLMRUN_REQUIRE_KERNELS=1 $(PIP) install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP) $@
+
+test: dev
+	$(BIN)/python -m pytest
+
+test-all: dev
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	PYTHONPATH=backends:kernels $(BIN)/lint-imports
+
+clean:
+	rm -rf build dist $(VENV) .pytest_cache .ruff_cache kernels/strata_kernels/lib

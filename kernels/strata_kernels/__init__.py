@@ -1,0 +1,1 @@
+"""Operations: torch references, native CPU implementations and the choice between them."""

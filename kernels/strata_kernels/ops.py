@@ -1,0 +1,148 @@
+"""The operations a model is made of: one protocol, its tensors and its numeric contract.
+
+A model calls these on preallocated tensors; every op writes into `out` and allocates nothing. Two makers exist: plain
+torch (reference/) and the native CPU library (native.py), which records the calls into a program and replays it.
+Recording and running are the same calls: `Ops.begin()` starts a step, `Ops.run()` executes what was recorded (the
+reference executes at once and `run` does nothing). A recorded program holds addresses, so every tensor passed in must
+live as long as the program: workspace from `take`, weights, caches and batch buffers all do.
+
+Dimension letters: R rows, B sequences, H heads, K kv heads (also in-features of a matrix), D head width, W model width,
+N out-features, V vocab, P pages.
+
+Numeric contract. Activations are f32 between ops. `exact` mode: the value of a row never depends on R, on its place in
+the batch, on the thread count, or on whether it is run in a prefill chunk or as one decode row: every output element is
+accumulated in one fixed order. Native matrix products quantise the activations of each row to int8 in blocks of 32
+(scale = max|x|/127, f32) and accumulate int32 inside a block, f32 across blocks; reference products are f32 throughout.
+Softmax, norms and rotary angles are f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix as stored: [rows N, cols K] of the storage type `type`.
+
+    `data`: u8 [N, bytes of a row] in file layout for GGUF types; for F32 F16 BF16 also u8, row-major little endian. It may
+    be a view of a mapped file: never written to.
+    """
+
+    type: str  # "F32" "F16" "BF16" "Q8_0" "Q4_0" "Q4_1" "Q5_0" "Q5_1" "Q4_K" "Q5_K" "Q6_K"
+    rows: int
+    cols: int
+    data: Tensor
+
+
+@dataclass(frozen=True)
+class KvLayer:
+    """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16 or f32. Slot s = page*page_tokens+offset."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens in a page."""
+        return self.keys.shape[2]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where each row of a step sits. Fixed-address i32 buffers; contents change between replays, shapes do not.
+
+    positions [R]: token position in its sequence; sequences [R]: row of `pages`; slots [R]: cache slot the row's key and
+    value go to; pages [B, most pages]: page numbers of each sequence in order.
+    A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
+    """
+
+    positions: Tensor
+    sequences: Tensor
+    slots: Tensor
+    pages: Tensor
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary embedding: `inverse_frequencies` f32 [n]; the first 2n of each head rotate.
+
+    `adjacent`: pairs (2i, 2i+1) as GGUF llama files need; else (i, i+n). `scale` multiplies cos and sin (YaRN).
+    """
+
+    inverse_frequencies: Tensor
+    adjacent: bool = False
+    scale: float = 1.0
+
+
+class Ops(Protocol):
+    """Operations on one device. Unless said otherwise tensors are contiguous f32 and `out` may not alias an input."""
+
+    name: str  # "reference" | "native"
+
+    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Workspace tensor, uninitialised, valid until the enclosing `scope` ends; its address never moves."""
+        ...
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Everything taken inside is given back at the end (stack order)."""
+        ...
+
+    def begin(self) -> None:
+        """Start recording a step."""
+        ...
+
+    def end(self) -> Step:
+        """Stop recording; the returned Step runs it, now and again."""
+        ...
+
+    def embed(self, ids: Tensor, table: Weight, out: Tensor) -> None:
+        """out[R, W] = rows `ids` [R] i32 of `table`, dequantised."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out = x * rsqrt(mean(x^2)+eps) * weight over the last dimension. x [R, W] or [R, H, D]. out may be x."""
+        ...
+
+    def linear(self, x: Tensor, weights: Sequence[Weight], outs: Sequence[Tensor],
+               biases: Sequence[Tensor | None] | None = None, add: bool = False) -> None:
+        """outs[i][R, N_i] = x[R, K] @ weights[i].T (+ bias); with `add`, added to what outs[i] holds (residual)."""
+        ...
+
+    def silu_mul(self, gate: Tensor, up: Tensor, out: Tensor) -> None:
+        """out = silu(gate) * up, [R, I] each. out may be gate or up."""
+        ...
+
+    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """out = a + b. out may be a or b."""
+        ...
+
+    def rope(self, x: Tensor, rows: Rows, rotary: Rotary) -> None:
+        """Rotate x [R, H, D] in place by each row's position."""
+        ...
+
+    def kv_store(self, k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
+        """Write k, v [R, K, D] into the cache at rows.slots, converted to the cache's type."""
+        ...
+
+    def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
+        """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions. H/K consecutive heads share a kv head."""
+        ...
+
+    def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+        """out[n, W] = x[index[n], W]; index i32."""
+        ...
+
+
+class Step(Protocol):
+    """A recorded step. Replays as often as wanted, reading the current contents of its buffers."""
+
+    def run(self) -> None:
+        """Execute all recorded ops in order."""
+        ...

@@ -1,0 +1,147 @@
+"""argv -> command. The only place that turns errors into text and exit codes, and that configures logging.
+
+Flow: completion is answered first (no typer), then global flags are split off, `--help` and `--version` are answered from
+the table, then the command's module is imported and its function called through typer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+from strata_engine.errors import LlmrunError, NotFound, UsageError
+
+_INTERRUPTED, _TERMINATED, _PIPE = 130, 143, 141
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code (see docs/cli.md). Never shows a traceback unless --debug."""
+    args = sys.argv[1:] if argv is None else argv
+    if args[:1] == ["__complete"]:
+        from strata_cli.completion import answer
+
+        return answer(args[1:])
+    app: Any = None
+    try:
+        from strata_cli.globals import split
+
+        flags, rest = split(args)
+        app = _make_app(flags)
+        signal.signal(signal.SIGTERM, _on_terminate)
+        code = _dispatch(app, rest)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _closed_pipe()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except LlmrunError as error:
+        return _report(app, error)
+    except Exception as error:  # noqa: BLE001 - last resort: one of the three places (design, section 3)
+        return _unexpected(app, error)
+
+
+def _make_app(flags: Any) -> Any:
+    from strata_cli.app import App
+
+    return App.create(flags)
+
+
+def _dispatch(app: Any, rest: list[str]) -> int:
+    from strata_cli import command_table, helptext
+
+    flags = app.flags
+    if flags.version and not rest:
+        rest = ["version"]
+    if not rest or (flags.help and rest[0] == "--"):
+        app.output.line(helptext.overview())
+        return 0 if flags.help else 2
+    name, args = rest[0], rest[1:]
+    if name == "help":
+        name, args = (args[0], []) if args else ("", [])
+        flags = app.flags = helptext.with_help(flags)
+        if not name:
+            app.output.line(helptext.overview())
+            return 0
+    command = command_table.find(name)
+    if command is None:
+        raise UsageError(f"no such command: {name}", helptext.nearest_command(name))
+    return _call(app, command, [*args, "--help"] if flags.help else args)
+
+
+def _call(app: Any, command: Any, args: list[str]) -> int:
+    import typer
+
+    module_name, function_name = command.target.split(":")
+    module = importlib.import_module(f"strata_cli.commands.{module_name}")
+    target = getattr(module, function_name)
+    holder = target if isinstance(target, typer.Typer) else typer.Typer(add_completion=False, rich_markup_mode=None)
+    if holder is not target:
+        holder.command(command.name)(target)
+    click_command = typer.main.get_command(holder)
+    from strata_cli.clickerrors import as_usage_error
+
+    with as_usage_error():
+        result = click_command.main(args=args, prog_name=f"llmrun {command.name}", standalone_mode=False, obj=app)
+    return result if isinstance(result, int) else 0
+
+
+def _report(app: Any, error: LlmrunError) -> int:
+    if app is None:
+        sys.stderr.write(f"error: {error.message}\n" + (f"  try: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    if app.flags.debug:
+        import traceback
+
+        traceback.print_exc(file=app.output.stderr)
+    try:
+        if app.output.json_mode:
+            body = {"code": error.code, "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
+            app.output.data("llmrun.error.v1", {"error": {**body, "details": error.details}})
+        app.output.error(error.message, error.hint)
+    except BrokenPipeError:
+        return _closed_pipe()
+    return error.exit_code
+
+
+def _unexpected(app: Any, error: Exception) -> int:
+    if isinstance(error, FileNotFoundError):
+        return _report(app, NotFound(f"no such file: {error.filename or error}"))
+    known = _from_system(error)
+    if known is not None:
+        return _report(app, known)
+    if app is not None and app.flags.debug:
+        raise error
+    text = f"unexpected {type(error).__name__}: {error}"
+    return _report(app, LlmrunError(text, "the same command with --debug shows where; please report it"))
+
+
+def _from_system(error: Exception) -> LlmrunError | None:
+    import errno
+
+    from strata_engine.errors import OutOfMemory
+
+    if isinstance(error, MemoryError):
+        return OutOfMemory("not enough memory", "a smaller model, a smaller --ctx, or `llmrun fit MODEL`")
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutOfMemory(f"no space left on device: {error.filename or ''}".rstrip(": "), "free some disk space")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return LlmrunError(f"{error.strerror}: {error.filename or ''}".rstrip(": "), "check the permissions")
+    return None
+
+
+def _closed_pipe() -> int:
+    # The reader went away (| head). Point stdout at nothing so that the interpreter's own flush stays quiet.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return _PIPE
+
+
+def _on_terminate(_signum: int, _frame: Any) -> None:
+    raise SystemExit(_TERMINATED)

@@ -1,0 +1,63 @@
+"""Settings of an engine and of one request: frozen dataclasses, made once by a front end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How one model is loaded.
+
+    context_tokens   longest sequence; None = the model's own limit, lowered to what memory allows (and reported)
+    kv_type          f16 | bf16 | f32
+    kernels          auto | native | reference   (reference = plain torch, f32)
+    mode             exact | fast                (exact: a row's result does not depend on its batch mates)
+    threads          0 = one per physical core we may use
+    max_sequences    sequences in one batch; more wait
+    max_queue        waiting sequences before QueueFull
+    batch_rows       most rows in one forward (prefill chunk)
+    page_tokens      tokens in one KV page
+    """
+
+    context_tokens: int | None = None
+    kv_type: str = "f16"
+    kernels: str = "auto"
+    mode: str = "exact"
+    threads: int = 0
+    max_sequences: int = 16
+    max_queue: int = 256
+    batch_rows: int = 512
+    page_tokens: int = 32
+    device: str = "auto"
+    mmap: bool = True
+    chat_template: str | None = None  # template text that replaces the file's own
+    defaults: dict[str, float | int | bool | str] = field(default_factory=dict)  # catalog sampling defaults
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. None of the lists may be mutated.
+
+    temperature 0 = argmax, lowest id on a tie. `max_tokens` None = until stop or the context is full.
+    `penalty_last_n`: window of the repeat penalty over prompt and answer; presence and frequency penalties count
+    generated tokens only. `logprobs` None = off, else the number of alternatives (0..20).
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    penalty_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    include_stop: bool = False

@@ -1,0 +1,1 @@
+"""Sequences and batches: what the scheduler, the memory and the models hand to each other."""

@@ -1,0 +1,111 @@
+"""Every environment variable we read: the one file that touches os.environ. Below, values arrive as dataclasses."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_engine.paths import Paths
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: name, meaning. All values are text; empty means unset."""
+
+    name: str
+    meaning: str
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("LLMRUN_HOME", "one directory that holds config, data, state and cache"),
+    Variable("LLMRUN_CACHE", "cache directory"),
+    Variable("LLMRUN_MODELS_DIR", "directory of downloaded models"),
+    Variable("LLMRUN_MODELS", "extra models.yaml files, separated like PATH"),
+    Variable("LLMRUN_CONFIG", "config file in place of the user's config.toml"),
+    Variable("LLMRUN_HOST", "server address for clients and serve: host, host:port, :port, URL or [v6]:port"),
+    Variable("LLMRUN_API_KEY", "key the server asks for and the client sends"),
+    Variable("LLMRUN_CTX", "default context in tokens"),
+    Variable("LLMRUN_THREADS", "CPU threads"),
+    Variable("LLMRUN_DEVICE", "device: auto or cpu"),
+    Variable("LLMRUN_OFFLINE", "1 = never use the network"),
+    Variable("LLMRUN_DEBUG", "1 = tracebacks and debug log"),
+    Variable("LLMRUN_EDITOR", "editor for /edit, before VISUAL and EDITOR"),
+    Variable("LLMRUN_NOHISTORY", "1 = chat keeps no history file"),
+    Variable("HF_TOKEN", "Hugging Face token"),
+    Variable("HF_TOKEN_PATH", "file that holds the Hugging Face token"),
+    Variable("HF_HOME", "Hugging Face home, read for its token and cache"),
+    Variable("HF_HUB_CACHE", "Hugging Face cache, read only"),
+    Variable("HF_ENDPOINT", "Hugging Face mirror"),
+    Variable("HF_HUB_OFFLINE", "1 = as LLMRUN_OFFLINE"),
+    Variable("TRANSFORMERS_OFFLINE", "1 = as LLMRUN_OFFLINE"),
+    Variable("MODELSCOPE_ENDPOINT", "ModelScope mirror"),
+    Variable("MODELSCOPE_API_TOKEN", "ModelScope token"),
+    Variable("NO_COLOR", "non-empty = no colour"),
+    Variable("FORCE_COLOR", "non-empty = colour even into a pipe"),
+    Variable("CLICOLOR_FORCE", "non-zero = colour even into a pipe"),
+    Variable("TERM", "dumb = no colour, no bars"),
+    Variable("COLUMNS", "width of the terminal"),
+    Variable("VISUAL", "editor for /edit"),
+    Variable("EDITOR", "editor for /edit"),
+    Variable("HOME", "home directory"),
+    Variable("XDG_CONFIG_HOME", "config base"),
+    Variable("XDG_DATA_HOME", "data base"),
+    Variable("XDG_STATE_HOME", "state base"),
+    Variable("XDG_CACHE_HOME", "cache base"),
+)
+KNOWN = frozenset(v.name for v in VARIABLES)
+
+
+class Env:
+    """A snapshot of the variables above; made once in main, handed down as values."""
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        source = os.environ if values is None else values
+        self._values = {k: v for k, v in source.items() if k in KNOWN and v != ""}
+
+    def get(self, name: str, default: str = "") -> str:
+        """The variable's text. The name must be listed in VARIABLES."""
+        if name not in KNOWN:
+            raise KeyError(name)
+        return self._values.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        """True for anything but unset, 0, false, no, off."""
+        return self.get(name).lower() not in ("", "0", "false", "no", "off")
+
+    @property
+    def offline(self) -> bool:
+        """The network must not be used."""
+        return any(self.flag(n) for n in ("LLMRUN_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+
+    def paths(self) -> Paths:
+        """Directories by LLMRUN_HOME, then XDG or the platform's places; a temporary one when there is no home at all."""
+        moved = self.get("LLMRUN_HOME")
+        if moved:
+            base = Path(moved).expanduser().absolute()
+            found = (base / "config", base / "data", base / "state", base / "cache")
+        else:
+            found = self._platform_dirs()
+        config, data, state, cache = found
+        cache = Path(self.get("LLMRUN_CACHE") or cache).expanduser().absolute()
+        models = Path(self.get("LLMRUN_MODELS_DIR") or data / "models").expanduser().absolute()
+        return Paths(config, data, models, state, cache)
+
+    def _platform_dirs(self) -> tuple[Path, Path, Path, Path]:
+        import platformdirs
+
+        if os.name == "posix" and not self.get("HOME") and not self.get("XDG_DATA_HOME"):
+            home = self._home_from_system()
+            if home is None:
+                base = Path(tempfile.gettempdir()) / f"llmrun-{os.getuid()}"
+                return base / "config", base / "data", base / "state", base / "cache"
+        dirs = platformdirs.PlatformDirs("llmrun", appauthor=False)
+        return dirs.user_config_path, dirs.user_data_path, dirs.user_state_path, dirs.user_cache_path
+
+    @staticmethod
+    def _home_from_system() -> Path | None:
+        home = Path("~").expanduser()
+        return home if home.is_absolute() and home.is_dir() and os.access(home, os.W_OK) else None

@@ -1,0 +1,1 @@
+"""Model files: strict heads, mapped readers, storage types."""

@@ -1,0 +1,1 @@
+"""Running models: scheduler, executor, sampler, the engine loop and the service of several engines."""
