@@ -32,13 +32,15 @@ class Weight:
     """A matrix as stored: [rows N, cols K] of the storage type `type`.
 
     `data`: u8 [N, bytes of a row] in file layout for GGUF types; for F32 F16 BF16 also u8, row-major little endian. It may
-    be a view of a mapped file: never written to.
+    be a view of a mapped file: never written to. `layout` "file", or a name that only the Ops which made it understands
+    (see `Ops.pack`).
     """
 
     type: str  # "F32" "F16" "BF16" "Q8_0" "Q4_0" "Q4_1" "Q5_0" "Q5_1" "Q4_K" "Q5_K" "Q6_K"
     rows: int
     cols: int
     data: Tensor
+    layout: str = "file"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,10 @@ class Ops(Protocol):
     """Operations on one device. Unless said otherwise tensors are contiguous f32 and `out` may not alias an input."""
 
     name: str  # "reference" | "native"
+
+    def pack(self, weight: Weight) -> Weight:
+        """The same matrix in the layout this Ops multiplies fastest; may be `weight` itself. Only for `linear`, not `embed`."""
+        ...
 
     def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Workspace tensor, uninitialised, valid until the enclosing `scope` ends; its address never moves."""

@@ -1,0 +1,1 @@
+"""Finding, downloading and keeping model files. No torch."""
