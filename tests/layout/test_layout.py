@@ -1,0 +1,47 @@
+"""The folder tree: what must not exist, and what each folder holds."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:  # an unpacked source archive
+        return [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if p.is_file() and ".venv" not in p.parts]
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def test_backends_and_kernels_are_plain_folders():
+    # A top-level package called `kernels` would overwrite a public package of that name.
+    assert not (ROOT / "backends" / "__init__.py").exists()
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+
+
+def test_the_four_packages_are_typed():
+    for package in ("strata_cli", "strata_engine", "backends/strata_backends", "kernels/strata_kernels"):
+        assert (ROOT / package / "py.typed").is_file()
+
+
+def test_no_tracked_file_is_large():
+    large = {name: (ROOT / name).stat().st_size for name in tracked() if (ROOT / name).stat().st_size > 3_000_000}
+    assert large == {}
+
+
+def test_no_registry_host_or_machine_path_is_tracked():
+    # Spelled in pieces so that this file does not match itself.
+    forbidden = ["py" + "pi.org", "python" + "hosted", "npm" + "js", "deb" + "ian.org", "/wo" + "rk/", "/tmp/" + "smol"]
+    found = []
+    for name in tracked():
+        text = (ROOT / name).read_bytes().decode("utf-8", "ignore")
+        found += [f"{name}: {word}" for word in forbidden if word in text]
+    assert found == []
+
+
+def test_vectors_name_their_source():
+    folder = ROOT / "tests" / "vectors"
+    folders = {p.parent for p in folder.rglob("*") if p.is_file()}
+    assert [f.as_posix() for f in sorted(folders) if not any(q.name == "README.md" for q in f.iterdir())] == []
