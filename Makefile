@@ -29,8 +29,8 @@ $(DEV): pyproject.toml constraints.txt hatch_build.py CMakeLists.txt $(SOURCES) 
 test: dev
 	$(BIN)/python -m pytest
 
-test-all: dev
-	$(BIN)/python -m pytest -m "not gpu"
+test-all: test
+	$(BIN)/python -m pytest -m "(slow or network) and not gpu"
 
 lint: dev
 	$(BIN)/ruff format --check .
