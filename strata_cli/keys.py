@@ -1,0 +1,142 @@
+"""Every setting: name, type, limits, meaning, default. One table for flags, environment, config file and docs.
+
+Data and value checks only; where a value comes from is settings.py's matter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. `kind`: int | float | bool | text | tokens (a count, or auto). Limits are inclusive."""
+
+    name: str
+    kind: str
+    meaning: str
+    default: Any
+    env: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The long flag of this name."""
+        return _FLAGS.get(self.name, "--" + self.name.replace("_", "-"))
+
+    def check(self, value: Any) -> Any:
+        """The value in its final type. Raises ValueError with what is allowed."""
+        value = _typed(self, value)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(self.choices)}")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            _in_range(self, value)
+        return value
+
+    def parse(self, text: str) -> Any:
+        """The value of a text (environment, `config set`). Raises ValueError with what is allowed."""
+        return self.check(_READERS[self.kind](text.strip()))
+
+
+def _typed(key: Key, value: Any) -> Any:
+    if key.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if key.kind == "tokens" and isinstance(value, str):
+        return _tokens(value)
+    wanted = {"int": int, "tokens": int, "float": float, "bool": bool, "text": str}[key.kind]
+    if type(value) is not wanted:
+        raise ValueError(f"{value!r} is not {_KINDS[key.kind]}")
+    return value
+
+
+def _in_range(key: Key, value: float) -> None:
+    low, high = key.low, key.high
+    if math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high):
+        return
+    if low is not None and high is not None:
+        raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
+    raise ValueError(f"{value:g} is below {low:g}" if low is not None else f"{value:g} is not a usable number")
+
+
+def _int(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+        raise ValueError(f"{text!r} is not {_KINDS['int']}")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not {_KINDS['float']}") from error
+
+
+def _bool(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is not {_KINDS['bool']}")
+
+
+def _tokens(text: str) -> int | str:
+    if text.lower() in (AUTO, "max"):
+        return AUTO
+    match = re.fullmatch(r"([0-9]{1,12})([kK]?)", text)
+    if not match:
+        raise ValueError(f"{text!r} is not {_KINDS['tokens']}")
+    return int(match[1]) * (1024 if match[2] else 1)
+
+
+_READERS = {"int": _int, "float": _float, "bool": _bool, "tokens": _tokens, "text": str}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text",
+          "tokens": "a number of tokens (8192, 8k) or auto"}  # fmt: skip
+_FLAGS = {"temperature": "--temp", "mmap": "--mmap/--no-mmap", "history": "--no-history"}
+
+LOAD_KEYS: tuple[Key, ...] = (
+    Key("ctx", "tokens", "longest conversation in tokens; auto = the model's own limit, as far as memory allows", AUTO,
+        "LLMRUN_CTX", low=16, high=2**24),
+    Key("threads", "int", "CPU threads; 0 = one per physical core", 0, "LLMRUN_THREADS", low=0, high=1024),
+    Key("parallel", "int", "sequences in one batch; more wait", 16, "LLMRUN_PARALLEL", low=1, high=1024),
+    Key("batch", "int", "most tokens in one prompt step", 512, "LLMRUN_BATCH", low=1, high=65536),
+    Key("kv_type", "text", "type of the stored keys and values", "f16", "LLMRUN_KV_TYPE",
+        choices=("f16", "bf16", "f32")),
+    Key("kernels", "text", "operations: auto, native, or the plain reference", "auto", "LLMRUN_KERNELS",
+        choices=("auto", "native", "reference")),
+    Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
+    Key("device", "text", "device: auto or cpu", AUTO, "LLMRUN_DEVICE"),
+)  # fmt: skip
+
+SAMPLING_KEYS: tuple[Key, ...] = (
+    Key("temperature", "float", "randomness; 0 = always the likeliest token", 0.8, low=0, high=100),
+    Key("top_k", "int", "keep the k likeliest tokens; 0 = all", 40, low=0, high=2**31 - 1),
+    Key("top_p", "float", "keep the likeliest tokens up to this share; 1 = all", 0.95, low=0, high=1),
+    Key("min_p", "float", "drop tokens below this share of the likeliest; 0 = none", 0.05, low=0, high=1),
+    Key("repeat_penalty", "float", "divide scores of repeated tokens; 1 = off", 1.0, low=0.01, high=100),
+    Key("repeat_last_n", "int", "how far back repeats are looked for; -1 = whole context", 64, low=-1, high=2**31 - 1),
+    Key("presence_penalty", "float", "lower tokens already generated; 0 = off", 0.0, low=-2, high=2),
+    Key("frequency_penalty", "float", "lower tokens by how often they were generated; 0 = off", 0.0, low=-2, high=2),
+    Key("seed", "int", "fixed seed; -1 = a new one each time", -1, low=-1, high=2**63 - 1),
+    Key("max_tokens", "int", "longest answer in tokens; -1 = until the end or a full context", -1,
+        low=-1, high=2**31 - 1),
+)  # fmt: skip
+
+PROGRAM_KEYS: tuple[Key, ...] = (
+    Key("host", "text", "server address: host, host:port, :port, URL or [v6]:port", "127.0.0.1", "LLMRUN_HOST"),
+    Key("port", "int", "server port; 0 = any free one", 8080, low=0, high=65535),
+    Key("api_key", "text", "key the server asks for and the client sends", "", "LLMRUN_API_KEY", secret=True),
+    Key("offline", "bool", "never use the network", False, "LLMRUN_OFFLINE"),
+    Key("history", "bool", "chat keeps a history file", True),
+    Key("editor", "text", "editor for /edit", "", "LLMRUN_EDITOR"),
+)
+
+KEYS: dict[str, Key] = {key.name: key for key in (*LOAD_KEYS, *SAMPLING_KEYS, *PROGRAM_KEYS)}
