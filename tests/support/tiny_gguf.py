@@ -1,7 +1,7 @@
 """Writes small valid GGUF files of any architecture, tensor set and storage types, for tests.
 
-The `gguf` package does the writing, so our reader is tested against somebody else's writer. Shapes are torch shapes (rows
-first). Storage types the package cannot encode (Q4_K, Q5_K, Q6_K) are encoded in tests/support/k_quants.py.
+The `gguf` package does the writing, so our reader is tested against somebody else's writer. Shapes are torch shapes
+(rows first). Storage types the package cannot encode (Q4_K, Q5_K, Q6_K) are encoded in tests/support/k_quants.py.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def encode(array: np.ndarray, type_name: str) -> np.ndarray:
 
 
 def decode(array: np.ndarray, type_name: str) -> np.ndarray:
-    """What `array` becomes after storing it as `type_name` and reading it back (f32, same shape), by the gguf package."""
+    """What `array` becomes after being stored as `type_name` and read back by the gguf package: f32, same shape."""
     stored = encode(array, type_name)
     return np.asarray(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[type_name]), dtype=np.float32)
 
 
 def choose_type(array: np.ndarray, wanted: str) -> str:
-    """`wanted` for matrices whose rows are whole blocks, F32 for all else (what real files do with norms and biases)."""
+    """`wanted` for matrices whose rows are whole blocks, F32 for all else (as real files do with norms and biases)."""
     block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[wanted]][0]
     return wanted if array.ndim >= 2 and array.shape[-1] % block == 0 else "F32"
 
@@ -55,8 +55,8 @@ def write_gguf(
     metadata    key -> value; "{a}." at the start of a key stands for the architecture. int -> u32 (i32 if negative, u64
                 if large), float -> f32, bool, str, list of one of these. None leaves a key out.
     types       one name for all matrices (norms stay F32), or tensor name -> type name (F32 where absent)
-    tokenizer   True: a byte-level vocabulary padded to the rows of token_embd.weight (at least 300); a mapping: the same
-                with these keys replacing or adding to the `tokenizer.*` ones (None removes a key)
+    tokenizer   True: a byte-level vocabulary padded to the rows of token_embd.weight (at least 300); a mapping: the
+                same with these keys replacing or adding to the `tokenizer.*` ones (None removes a key)
     """
     path = Path(path)
     per_file = -(-len(tensors) // splits) if splits > 1 else 0

@@ -1,0 +1,93 @@
+"""Row operations in plain torch f32: embedding, norm, matrix product, activation, rotary angles.
+
+Each row is computed alone, on fresh tensors whose shape depends only on the row's width. Batched torch calls round
+differently with the number of rows (matrix blocking, vector tails), and a row must not depend on its batch mates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strata_kernels.ops import Rotary, Weight
+from strata_kernels.reference.quant import BLOCKS, unpack
+
+_CHUNK_ELEMENTS = 1 << 22  # bounds what the decoders' temporaries take
+
+
+def dequantise(weight: Weight) -> Tensor:
+    """The whole matrix as f32 [N, K]. Raises ValueError for a layout that is not the file's."""
+    require_file_layout(weight)
+    out = torch.empty(weight.rows, weight.cols, dtype=torch.float32)
+    step = max(1, _CHUNK_ELEMENTS // weight.cols)
+    for start in range(0, weight.rows, step):
+        out[start : start + step] = unpack(weight.type, weight.data[start : start + step])
+    return out
+
+
+def require_file_layout(weight: Weight) -> None:
+    """Raises ValueError when the matrix is of an unknown type or was packed by another maker of operations."""
+    if weight.type not in BLOCKS:
+        raise ValueError(f"the reference operations have no decoder for {weight.type}")
+    if weight.layout != "file":
+        raise ValueError(f"the reference operations read the file's layout, not {weight.layout!r}")
+
+
+def embed(ids: Tensor, table: Weight, out: Tensor) -> None:
+    """out[R, W] = dequantised rows `ids` of the table."""
+    require_file_layout(table)
+    out.copy_(unpack(table.type, table.data[ids.long()]))
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
+    for row, target in zip(x, out, strict=True):
+        row = row.clone()  # a fresh tensor has a known alignment, which vector code may depend on
+        inverse = torch.rsqrt(row.square().mean(-1, keepdim=True) + eps)
+        target.copy_(row * inverse * weight)
+
+
+def linear(x: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None, add: bool) -> None:
+    """out[R, N] (+)= x[R, K] @ matrix[N, K].T (+ bias), one matrix-vector product a row."""
+    for row, target in zip(x, out, strict=True):
+        product = torch.mv(matrix, row.clone())
+        if bias is not None:
+            product += bias
+        if add:
+            product += target
+        target.copy_(product)
+
+
+def silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> None:
+    """out = silu(gate) * up."""
+    for row, factor, target in zip(gate, up, out, strict=True):
+        target.copy_(torch.nn.functional.silu(row.clone()) * factor)
+
+
+def rope(x: Tensor, positions: Tensor, rotary: Rotary) -> None:
+    """Rotate the first 2n elements of each head of x [R, H, D] by position * inverse frequency, in place."""
+    n = rotary.inverse_frequencies.numel()
+    for row, position in zip(x, positions.tolist(), strict=True):
+        angles = rotary.inverse_frequencies * float(position)
+        cos, sin = angles.cos() * rotary.scale, angles.sin() * rotary.scale
+        first, second = _pairs(row, n, rotary.adjacent)
+        rotated = first * cos - second * sin, second * cos + first * sin
+        first.copy_(rotated[0])
+        second.copy_(rotated[1])
+
+
+def _pairs(row: Tensor, n: int, adjacent: bool) -> tuple[Tensor, Tensor]:
+    """Views [H, n] of the two halves of every rotated pair of row [H, D]."""
+    if adjacent:
+        return row[:, 0 : 2 * n : 2], row[:, 1 : 2 * n : 2]
+    return row[:, :n], row[:, n : 2 * n]
+
+
+def check_outputs(x: Tensor, weights: Sequence[Weight], outs: Sequence[Tensor]) -> None:
+    """Raises ValueError when shapes do not fit together."""
+    for weight, out in zip(weights, outs, strict=True):
+        if x.shape[-1] != weight.cols or out.shape != (x.shape[0], weight.rows):
+            shapes = f"x {tuple(x.shape)}, weight ({weight.rows}, {weight.cols}), out {tuple(out.shape)}"
+            raise ValueError(f"matrix product of unfitting shapes: {shapes}")

@@ -1,0 +1,143 @@
+"""ReferenceOps: plain torch f32 operations. Between `begin` and `end` calls are recorded, else they run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from strata_kernels.ops import KvLayer, Rotary, Rows, Step, Weight
+from strata_kernels.reference import attention, dense
+from strata_kernels.reference.workspace import Workspace
+
+
+class ReferenceStep:
+    """Recorded calls; `run` makes them in order on what their buffers hold then."""
+
+    def __init__(self, calls: list[Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def run(self) -> None:
+        """Execute every recorded call."""
+        with torch.no_grad():
+            for call in self._calls:
+                call()
+
+
+class ReferenceOps:
+    """Plain torch operations.
+
+    `cache_dequantised` keeps the f32 form of every matrix multiplied so far (4 bytes a weight); without it each product
+    decodes its matrix again. Values do not depend on the choice.
+    """
+
+    name = "reference"
+
+    def __init__(self, cache_dequantised: bool = True) -> None:
+        self._cache_dequantised = cache_dequantised
+        self._matrices: dict[tuple[int, str, int, int], tuple[Weight, Tensor]] = {}
+        self._workspace = Workspace()
+        self._recording: list[Callable[[], None]] | None = None
+
+    def pack(self, weight: Weight) -> Weight:
+        """The weight itself: the reference multiplies the file's layout."""
+        dense.require_file_layout(weight)
+        return weight
+
+    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Workspace tensor, uninitialised, valid until the enclosing scope ends."""
+        return self._workspace.take(*shape, dtype=dtype)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Everything taken inside is given back at the end."""
+        return self._workspace.scope()
+
+    def begin(self) -> None:
+        """Start recording: calls are kept, not made. Raises RuntimeError when already recording."""
+        if self._recording is not None:
+            raise RuntimeError("a step is already being recorded")
+        self._recording = []
+
+    def end(self) -> Step:
+        """Stop recording. Raises RuntimeError when nothing is being recorded."""
+        if self._recording is None:
+            raise RuntimeError("no step is being recorded")
+        calls, self._recording = self._recording, None
+        return ReferenceStep(calls)
+
+    def _do(self, call: Callable[[], None]) -> None:
+        if self._recording is not None:
+            self._recording.append(call)
+            return
+        with torch.no_grad():
+            call()
+
+    def embed(self, ids: Tensor, table: Weight, out: Tensor) -> None:
+        """out[R, W] = rows `ids` of `table`, dequantised."""
+        self._do(partial(dense.embed, ids, table, out))
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
+        self._do(partial(dense.rms_norm, x, weight, eps, out))
+
+    def linear(
+        self,
+        x: Tensor,
+        weights: Sequence[Weight],
+        outs: Sequence[Tensor],
+        biases: Sequence[Tensor | None] | None = None,
+        add: bool = False,
+    ) -> None:
+        """outs[i][R, N_i] (+)= x[R, K] @ weights[i].T (+ bias). Raises ValueError on unfitting shapes."""
+        dense.check_outputs(x, weights, outs)
+        for weight, out, bias in zip(weights, outs, biases or [None] * len(weights), strict=True):
+            self._do(partial(self._linear, x, weight, out, bias, add))
+
+    def _linear(self, x: Tensor, weight: Weight, out: Tensor, bias: Tensor | None, add: bool) -> None:
+        dense.linear(x, self._matrix(weight), out, bias, add)
+
+    def _matrix(self, weight: Weight) -> Tensor:
+        """The f32 matrix. The entry holds the weight too: its address is the key and must not be given to another."""
+        key = (weight.data.data_ptr(), weight.type, weight.rows, weight.cols)
+        kept = self._matrices.get(key)
+        if kept is not None:
+            return kept[1]
+        matrix = dense.dequantise(weight)
+        if self._cache_dequantised:
+            self._matrices[key] = (weight, matrix)
+        return matrix
+
+    def silu_mul(self, gate: Tensor, up: Tensor, out: Tensor) -> None:
+        """out = silu(gate) * up."""
+        self._do(partial(dense.silu_mul, gate, up, out))
+
+    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """out = a + b."""
+        self._do(partial(_add, a, b, out))
+
+    def rope(self, x: Tensor, rows: Rows, rotary: Rotary) -> None:
+        """Rotate x [R, H, D] in place by each row's position."""
+        self._do(partial(dense.rope, x, rows.positions, rotary))
+
+    def kv_store(self, k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
+        """Write k, v [R, K, D] into the cache."""
+        self._do(partial(attention.kv_store, k, v, cache, rows))
+
+    def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
+        """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions."""
+        self._do(partial(attention.attention, q, cache, rows, scale, out))
+
+    def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+        """out[n, W] = x[index[n], W]."""
+        self._do(partial(_gather, x, index, out))
+
+
+def _add(a: Tensor, b: Tensor, out: Tensor) -> None:
+    out.copy_(a + b)
+
+
+def _gather(x: Tensor, index: Tensor, out: Tensor) -> None:
+    out.copy_(x[index.long()])
