@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from strata_cli.globals import GlobalFlags
 from strata_cli.output import Output
@@ -44,7 +44,12 @@ class App:
     @property
     def offline(self) -> bool:
         """The network must not be used."""
-        return self.flags.offline or self.env.offline
+        return bool(self.settings.get("offline"))
+
+    @property
+    def debug(self) -> bool:
+        """Tracebacks and the debug log are wanted."""
+        return self.flags.debug or self.env.flag("LLMRUN_DEBUG")
 
     @cached_property
     def settings(self) -> Settings:
@@ -70,9 +75,11 @@ class App:
 
 def _make_output(flags: GlobalFlags, env: Env) -> Output:
     mode = "jsonl" if flags.jsonl else "json" if flags.json else "text"
-    for stream in (sys.stdout, sys.stderr):
+    # A stream is None when its descriptor was closed (`>&-`).
+    stdout, stderr = (stream or open(os.devnull, "w", encoding="utf-8") for stream in (sys.stdout, sys.stderr))
+    for stream in (stdout, stderr):
         _as_utf8(stream)
-    return Output(mode, flags.quiet, flags.verbose, _colour(flags, env), sys.stdout, sys.stderr)
+    return Output(mode, flags.quiet, flags.verbose, _colour(flags, env, stdout, stderr), stdout, stderr)
 
 
 def _as_utf8(stream: Any) -> None:
@@ -81,11 +88,11 @@ def _as_utf8(stream: Any) -> None:
         stream.reconfigure(encoding="utf-8", errors="replace")
 
 
-def _colour(flags: GlobalFlags, env: Env) -> bool:
+def _colour(flags: GlobalFlags, env: Env, stdout: TextIO, stderr: TextIO) -> bool:
     if flags.color in ("always", "never"):
         return flags.color == "always"
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
         return False
     if env.get("FORCE_COLOR") or env.flag("CLICOLOR_FORCE"):
         return True
-    return sys.stdout.isatty() and sys.stderr.isatty() and os.name != "nt"
+    return stdout.isatty() and stderr.isatty() and os.name != "nt"

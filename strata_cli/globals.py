@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from strata_engine.errors import UsageError
 
@@ -51,6 +52,13 @@ _SWITCHES = {"--help": "help", "-h": "help", "--version": "version", "-V": "vers
 _VALUES = {"--color": "color", "--config": "config", "--models": "models", "--log-file": "log_file",
            "--log-format": "log_format", "--device": "device"}  # fmt: skip
 _CHOICES = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
+
+
+def given_switches(argv: list[str]) -> GlobalFlags:
+    """Only the flags without a value: enough to report that another flag is wrong."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    switches: dict[str, Any] = {_SWITCHES[word]: True for word in words if word in _SWITCHES}
+    return GlobalFlags(**switches)
 
 
 def split(argv: list[str]) -> tuple[GlobalFlags, list[str]]:

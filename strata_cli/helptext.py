@@ -13,9 +13,10 @@ from strata_cli.command_table import COMMANDS
 def overview() -> str:
     """The whole text of `llmrun --help`."""
     lines = ["Usage: llmrun COMMAND [ARGUMENTS]", "", "Runs language models on machines people own.", ""]
+    texts = align((), [(c.name, c.summary) for c in COMMANDS])
     for group in dict.fromkeys(c.group for c in COMMANDS):
         lines.append(f"{group}:")
-        lines += ["  " + text for text in align((), [(c.name, c.summary) for c in COMMANDS if c.group == group])]
+        lines += ["  " + text for c, text in zip(COMMANDS, texts, strict=True) if c.group == group]
         lines.append("")
     examples = ('  llmrun run "Why is the sky blue?"', "  llmrun chat smollm2", "  llmrun serve --port 8080")
     return "\n".join([*lines, "Examples:", *examples, "", global_flags.HELP])

@@ -1,12 +1,11 @@
 """argv -> command. The only place that turns errors into text and exit codes, and that configures logging.
 
-Flow: completion is answered first (no typer), then global flags are split off, `--help` and `--version` are answered from
-the table, then the command's module is imported and its function called through typer.
+Flow: completion is answered first (no typer), then global flags are split off, `--help` and `--version` are answered
+from the table, then the command's module is imported and its function called through typer.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -26,37 +25,39 @@ def main(argv: list[str] | None = None) -> int:
         return answer(args[1:])
     app: Any = None
     try:
-        from strata_cli.globals import split
+        from strata_cli.app import App
+        from strata_cli.globals import given_switches, split
 
+        app = App.create(given_switches(args))  # so that even a wrong global flag is reported in the wanted form
         flags, rest = split(args)
-        app = _make_app(flags)
+        app = App.create(flags)
         signal.signal(signal.SIGTERM, _on_terminate)
         code = _dispatch(app, rest)
-        sys.stdout.flush()
+        app.output.stdout.flush()
         return code
     except BrokenPipeError:
         return _closed_pipe()
     except KeyboardInterrupt:
         return _INTERRUPTED
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
+        return _exit_code(stop)
     except LlmrunError as error:
         return _report(app, error)
     except Exception as error:  # noqa: BLE001 - last resort: one of the three places (design, section 3)
         return _unexpected(app, error)
 
 
-def _make_app(flags: Any) -> Any:
-    from strata_cli.app import App
-
-    return App.create(flags)
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or 0
+    return 1
 
 
 def _dispatch(app: Any, rest: list[str]) -> int:
     from strata_cli import command_table, helptext
 
     flags = app.flags
-    if flags.version and not rest:
+    if flags.version:
         rest = ["version"]
     if not rest or (flags.help and rest[0] == "--"):
         app.output.line(helptext.overview())
@@ -71,23 +72,22 @@ def _dispatch(app: Any, rest: list[str]) -> int:
     command = command_table.find(name)
     if command is None:
         raise UsageError(f"no such command: {name}", helptext.nearest_command(name))
-    return _call(app, command, [*args, "--help"] if flags.help else args)
+    if flags.help:
+        end = args.index("--") if "--" in args else len(args)
+        args = [*args[:end], "--help"]
+    return _call(app, command, args)
 
 
 def _call(app: Any, command: Any, args: list[str]) -> int:
-    import typer
-
-    module_name, function_name = command.target.split(":")
-    module = importlib.import_module(f"strata_cli.commands.{module_name}")
-    target = getattr(module, function_name)
-    holder = target if isinstance(target, typer.Typer) else typer.Typer(add_completion=False, rich_markup_mode=None)
-    if holder is not target:
-        holder.command(command.name)(target)
-    click_command = typer.main.get_command(holder)
     from strata_cli.clickerrors import as_usage_error
+    from strata_cli.loader import load
+    from strata_cli.logs import configure
 
-    with as_usage_error():
-        result = click_command.main(args=args, prog_name=f"llmrun {command.name}", standalone_mode=False, obj=app)
+    configure(app)
+    parser = load(command)
+    # Not parser.main(): that one turns a closed pipe into exit code 1 and prints on Ctrl-C.
+    with as_usage_error(), parser.make_context(f"llmrun {command.name}", args, obj=app) as context:
+        result = parser.invoke(context)
     return result if isinstance(result, int) else 0
 
 
@@ -95,17 +95,23 @@ def _report(app: Any, error: LlmrunError) -> int:
     if app is None:
         sys.stderr.write(f"error: {error.message}\n" + (f"  try: {error.hint}\n" if error.hint else ""))
         return error.exit_code
-    if app.flags.debug:
+    if app.debug:
         import traceback
 
         traceback.print_exc(file=app.output.stderr)
     try:
+        app.output.stdout.flush()
         if app.output.json_mode:
             body = {"code": error.code, "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
             app.output.data("llmrun.error.v1", {"error": {**body, "details": error.details}})
-        app.output.error(error.message, error.hint)
     except BrokenPipeError:
         return _closed_pipe()
+    except OSError:
+        _mute()  # a full disk behind stdout is often the very error to be told on stderr
+    try:
+        app.output.error(error.message, error.hint)
+    except OSError:
+        _mute()
     return error.exit_code
 
 
@@ -115,7 +121,7 @@ def _unexpected(app: Any, error: Exception) -> int:
     known = _from_system(error)
     if known is not None:
         return _report(app, known)
-    if app is not None and app.flags.debug:
+    if app is not None and app.debug:
         raise error
     text = f"unexpected {type(error).__name__}: {error}"
     return _report(app, LlmrunError(text, "the same command with --debug shows where; please report it"))
@@ -138,9 +144,19 @@ def _from_system(error: Exception) -> LlmrunError | None:
 
 
 def _closed_pipe() -> int:
-    # The reader went away (| head). Point stdout at nothing so that the interpreter's own flush stays quiet.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _mute()
     return _PIPE
+
+
+def _mute() -> None:
+    # Nobody reads any more (| head), or the disk is full: the interpreter's own last flush must stay quiet.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    if sys.stderr is not None and not sys.stderr.isatty():
+        try:
+            sys.stderr.flush()
+        except OSError:
+            os.dup2(nothing, 2)
 
 
 def _on_terminate(_signum: int, _frame: Any) -> None:
