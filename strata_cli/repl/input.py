@@ -1,0 +1,92 @@
+"""Where messages come from. Pure rules first: when a message goes on, what it means, which images it names.
+
+`LineSource` is all that the loop knows; repl/terminal.py implements it on prompt_toolkit, tests from a list of lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+BLOCK = '"""'
+PROMPT, MORE = ">>> ", "... "
+_IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tiff")
+# A path as people paste it: quoted, or bare with blanks escaped by a backslash.
+_WORD = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'|((?:\\.|[^\s\"'`\\])+)")
+_CODE = re.compile(r"`[^`]*`")
+
+
+class LineSource(Protocol):
+    """Gives one whole message (or slash command) at a time."""
+
+    def read(self) -> str:
+        """The next message. Raises EOFError at the end of input and KeyboardInterrupt on Ctrl-C at an empty prompt."""
+        ...
+
+    def set_history(self, keep: bool) -> None:
+        """Write messages to the history file from now on, or not."""
+        ...
+
+
+def is_open(text: str) -> bool:
+    """True while a message is unfinished: an open block, or a backslash at the end of the last line."""
+    if text.lstrip().startswith(BLOCK):
+        return text.count(BLOCK) < 2
+    return text.endswith("\\") and not text.endswith("\\\\")
+
+
+def unwrap(text: str) -> str:
+    """The message itself: without block marks, with continued lines joined."""
+    stripped = text.strip()
+    if stripped.startswith(BLOCK):
+        body, _, rest = stripped[len(BLOCK) :].partition(BLOCK)
+        return (body.strip("\n") + ("\n" + rest.strip() if rest.strip() else "")).strip()
+    return re.sub(r"(?<!\\)\\\n", "\n", text).strip()
+
+
+def image_paths(text: str) -> list[str]:
+    """Existing image files that the message names, outside `code`."""
+    found: list[str] = []
+    for match in _WORD.finditer(_CODE.sub(" ", text)):
+        word = match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])
+        if word.lower().rstrip(".,;:!?)").endswith(_IMAGES):
+            path = _as_path(word.rstrip(",;:!?)")) or _as_path(word.rstrip(".,;:!?)"))
+            if path is not None:
+                found.append(str(path))
+    return found
+
+
+def _as_path(word: str) -> Path | None:
+    if word.startswith("file:"):
+        word = unquote(urlsplit(word).path)
+    try:
+        path = Path(word).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, NUL
+        return None
+
+
+class PlainInput:
+    """Lines from any iterable, joined into messages by the same rules as on a terminal."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines: Iterator[str] = iter(lines)
+
+    def read(self) -> str:
+        """The next message; EOFError when the lines are used up inside or outside a message."""
+        text = self._next()
+        while is_open(text):
+            text += "\n" + self._next()
+        return text
+
+    def set_history(self, keep: bool) -> None:
+        """Nothing: there is no history."""
+
+    def _next(self) -> str:
+        line = next(self._lines, None)
+        if line is None:
+            raise EOFError
+        return line.rstrip("\n")
