@@ -84,8 +84,9 @@ class Service(Protocol):
         """Finish or cancel its sequences, free it; bytes freed."""
         ...
 
-    def stream(self, model: str, request: ChatRequest | TokenRequest, params: SamplingParams,
-               sink: Sink | None = None) -> Stream:
+    def stream(
+        self, model: str, request: ChatRequest | TokenRequest, params: SamplingParams, sink: Sink | None = None
+    ) -> Stream:
         """Start a sequence. With `sink` events go there (called in the engine's thread, must not block)."""
         ...
 

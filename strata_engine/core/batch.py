@@ -1,0 +1,122 @@
+"""The tensors of one forward: Span says which rows, BatchBuffers holds them at fixed addresses, a model sees a Batch.
+
+A recorded step holds addresses, so the buffers are made once and refilled; a Batch of a given shape is views of them.
+Main flow: fill(spans) writes the buffers, view(rows, logit_rows) gives the Batch to record with.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strata_kernels.ops import KvLayer, Rows
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive rows of one sequence: `ids` at positions start, start+1, ...
+
+    `pages` covers start + len(ids) tokens. `logits`: how many of the last rows want logits.
+    """
+
+    ids: Sequence[int]
+    start: int
+    pages: array[int]
+    logits: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All that one forward reads: ids i32 [R], rows, the cache of every layer, and which rows want logits i32 [n]."""
+
+    ids: Tensor
+    rows: Rows
+    caches: tuple[KvLayer, ...]
+    logit_rows: Tensor
+
+    @property
+    def count(self) -> int:
+        """R, the number of rows."""
+        return self.ids.shape[0]
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What a forward leaves: the last residual stream before the final norm, f32 [R, W], in workspace."""
+
+    rows: Tensor
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Most rows, sequences, tokens of one sequence, and rows with logits in one forward."""
+
+    rows: int
+    sequences: int
+    context_tokens: int
+    logit_rows: int
+
+
+class BatchBuffers:
+    """Fixed-address i32 buffers for ids, positions, sequences, slots, pages and logit rows."""
+
+    def __init__(self, limits: BatchLimits, caches: tuple[KvLayer, ...]) -> None:
+        self.limits = limits
+        self._caches = caches
+        self._page_tokens = caches[0].page_tokens
+        most_pages = -(-limits.context_tokens // self._page_tokens)
+        self._ids = torch.zeros(limits.rows, dtype=torch.int32)
+        self._positions = torch.zeros(limits.rows, dtype=torch.int32)
+        self._sequences = torch.zeros(limits.rows, dtype=torch.int32)
+        self._slots = torch.zeros(limits.rows, dtype=torch.int32)
+        self._pages = torch.zeros(limits.sequences, most_pages, dtype=torch.int32)
+        self._logit_rows = torch.zeros(limits.logit_rows, dtype=torch.int32)
+        # numpy views of the same memory: several times cheaper to write into than tensors
+        self._np_ids, self._np_positions = self._ids.numpy(), self._positions.numpy()
+        self._np_sequences, self._np_slots = self._sequences.numpy(), self._slots.numpy()
+        self._np_pages, self._np_logit_rows = self._pages.numpy(), self._logit_rows.numpy()
+
+    def fill(self, spans: Sequence[Span]) -> tuple[int, int]:
+        """Write the rows of `spans` one after the other; returns (rows, logit rows).
+
+        Raises ValueError when they do not fit the limits (a bug of the caller).
+        """
+        rows = sum(len(s.ids) for s in spans)
+        wanted = sum(s.logits for s in spans)
+        limits = self.limits
+        if rows > limits.rows or len(spans) > limits.sequences or wanted > limits.logit_rows:
+            raise ValueError(f"batch of {rows} rows, {len(spans)} sequences, {wanted} logit rows exceeds {limits}")
+        row = logit = 0
+        for number, span in enumerate(spans):
+            self._fill_span(number, row, span)
+            row += len(span.ids)
+            for back in range(span.logits, 0, -1):
+                self._np_logit_rows[logit] = row - back
+                logit += 1
+        return rows, wanted
+
+    def _fill_span(self, number: int, row: int, span: Span) -> None:
+        size, count = self._page_tokens, len(span.ids)
+        self._np_pages[number, : len(span.pages)] = span.pages
+        if count == 1:  # a decode row: plain integers beat arrays of one
+            self._np_ids[row] = span.ids[0]
+            self._np_positions[row] = span.start
+            self._np_sequences[row] = number
+            self._np_slots[row] = span.pages[span.start // size] * size + span.start % size
+            return
+        end = row + count
+        positions = np.arange(span.start, span.start + count, dtype=np.int32)
+        self._np_ids[row:end] = span.ids
+        self._np_positions[row:end] = positions
+        self._np_sequences[row:end] = number
+        self._np_slots[row:end] = self._np_pages[number][positions // size] * size + positions % size
+
+    def view(self, rows: int, logit_rows: int) -> Batch:
+        """The Batch of this shape, as views of the buffers."""
+        where = Rows(self._positions[:rows], self._sequences[:rows], self._slots[:rows], self._pages)
+        return Batch(self._ids[:rows], where, self._caches, self._logit_rows[:logit_rows])

@@ -1,0 +1,48 @@
+"""One request inside the engine: its tokens, its limits, and the pages it holds.
+
+Knows no text and no tensors. The scheduler moves a sequence through its states; memory fills its hold.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+WAITING, RUNNING, DONE = "waiting", "running", "done"
+
+
+@dataclass(eq=False)
+class Hold:
+    """Pages of one sequence in order, and how many tokens in them are computed. Changed by Memory only."""
+
+    pages: array[int] = field(default_factory=lambda: array("i"))
+    tokens: int = 0
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Prompt ids followed by generated ids.
+
+    `prompt_tokens`: how many of `tokens` are prompt. `limit_tokens`: the sequence ends when it is this long (context or
+    prompt + max_tokens, whichever is less). `order`: place in the line; a preempted sequence keeps it.
+    """
+
+    id: str
+    tokens: list[int]
+    prompt_tokens: int
+    limit_tokens: int
+    order: int = 0
+    state: str = WAITING
+    cancelled: bool = False
+    preemptions: int = 0
+    hold: Hold = field(default_factory=Hold)
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose keys and values are not computed yet: 1 while decoding."""
+        return len(self.tokens) - self.hold.tokens
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_tokens

@@ -1,0 +1,1 @@
+"""Where keys and values live: pages, their layout, and the face of both."""

@@ -1,0 +1,58 @@
+"""Which class runs which architecture: one line a name. Importing this imports no torch.
+
+A GGUF file is looked up by `general.architecture`, a Hugging Face checkpoint by `architectures`, then `model_type`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from strata_engine.errors import UsageError
+from strata_engine.formats.base import WeightSource
+
+if TYPE_CHECKING:
+    from strata_engine.models.base import Model
+
+GGUF = {
+    "llama": ("llama", "Llama"),
+    "qwen2": ("qwen2", "Qwen2"),
+    "qwen3": ("qwen3", "Qwen3"),
+}
+HUGGING_FACE = {
+    "LlamaForCausalLM": ("llama", "Llama"),
+    "MistralForCausalLM": ("llama", "Llama"),
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
+    "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+}
+_MODEL_TYPES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def architecture_of(source: WeightSource) -> str:
+    """What the checkpoint calls itself; "" when it does not say."""
+    metadata = source.metadata()
+    if source.kind == "gguf":
+        return str(metadata.get("general.architecture") or "")
+    config = metadata.get("config") or {}
+    named = config.get("architectures")
+    if isinstance(named, list) and named:
+        return str(named[0])
+    kind = str(config.get("model_type") or "")
+    return _MODEL_TYPES.get(kind, kind)
+
+
+def find_model(source: WeightSource) -> type[Model]:
+    """The class for a checkpoint. Raises UsageError naming the architecture and what is supported."""
+    name = architecture_of(source)
+    table = GGUF if source.kind == "gguf" else HUGGING_FACE
+    if name not in table:
+        where = source.paths[0] if source.paths else source.kind
+        said = f"architecture {name!r} is not supported" if name else "the checkpoint names no architecture"
+        raise UsageError(f"{where}: {said}", hint=f"supported: {', '.join(table)}", details={"architecture": name})
+    module, kind = table[name]
+    return getattr(import_module(f"strata_engine.models.{module}"), kind)

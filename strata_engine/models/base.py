@@ -1,0 +1,47 @@
+"""The Model protocol: what the executor needs from any family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from strata_engine.core.batch import Batch, Hidden
+from strata_engine.formats.base import WeightSource
+from strata_engine.memory.kv import LayerMemory
+from strata_engine.models.config import ModelConfig
+from strata_engine.models.names import Wanted
+from strata_kernels.ops import Ops, Weight
+
+
+class Model(Protocol):
+    """A loaded model. Calls only Ops, so that a step can be recorded; keeps no state of any sequence."""
+
+    config: ModelConfig
+
+    @classmethod
+    def configure(cls, source: WeightSource) -> ModelConfig:
+        """Read the config of a checkpoint. Raises CorruptFile, UsageError."""
+        ...
+
+    @classmethod
+    def wanted(cls, config: ModelConfig, source: WeightSource) -> list[Wanted]:
+        """Every tensor the model is made of, in the order of use."""
+        ...
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> None:
+        """Take the loaded tensors, by our names."""
+        ...
+
+    def memory(self) -> list[LayerMemory]:
+        """What each layer caches, in layer order."""
+        ...
+
+    def forward(self, batch: Batch, ops: Ops) -> Hidden:
+        """The last residual stream of every row. Takes workspace from the scope that encloses the call."""
+        ...
+
+    def logits(self, hidden: Hidden, rows: Tensor, ops: Ops, out: Tensor) -> None:
+        """out f32 [len(rows), vocab] = logits of the given rows (i32)."""
+        ...

@@ -1,0 +1,93 @@
+"""The parts of a dense decoder: projections, attention with rotary positions and paged keys, gated MLP.
+
+Each part calls only Ops on workspace it takes, adds its result to the residual stream `x`, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from strata_kernels.ops import KvLayer, Ops, Rotary, Rows, Weight
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix product and its optional bias."""
+
+    weight: Weight
+    bias: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Out-features."""
+        return self.weight.rows
+
+
+def apply_linears(x: Tensor, linears: tuple[Linear, ...], ops: Ops) -> list[Tensor]:
+    """Several products of the same input, in one call so that the input is quantised once."""
+    outs = [ops.take(x.shape[0], linear.rows) for linear in linears]
+    biases = [linear.bias for linear in linears]
+    ops.linear(x, [linear.weight for linear in linears], outs, biases if any(b is not None for b in biases) else None)
+    return outs
+
+
+def add_linear(x: Tensor, linear: Linear, residual: Tensor, ops: Ops) -> None:
+    """residual += x @ weight.T (+ bias)."""
+    biases = None if linear.bias is None else [linear.bias]
+    ops.linear(x, [linear.weight], [residual], biases, add=True)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention. `q_norm`, `k_norm` [D]: norms over each head before the rotation, or None."""
+
+    norm: Tensor
+    q: Linear
+    k: Linear
+    v: Linear
+    o: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    head_width: int
+    eps: float
+    rotary: Rotary
+
+    def forward(self, x: Tensor, cache: KvLayer, rows: Rows, ops: Ops) -> None:
+        """x [R, W] += attention(norm(x)); stores the rows' keys and values on the way."""
+        count, width = x.shape[0], self.head_width
+        with ops.scope():
+            normed = ops.take(*x.shape)
+            ops.rms_norm(x, self.norm, self.eps, normed)
+            q, k, v = (part.view(count, -1, width) for part in apply_linears(normed, (self.q, self.k, self.v), ops))
+            if self.q_norm is not None:
+                ops.rms_norm(q, self.q_norm, self.eps, q)
+            if self.k_norm is not None:
+                ops.rms_norm(k, self.k_norm, self.eps, k)
+            ops.rope(q, rows, self.rotary)
+            ops.rope(k, rows, self.rotary)
+            ops.kv_store(k, v, cache, rows)
+            mixed = ops.take(*q.shape)
+            ops.attention(q, cache, rows, width**-0.5, mixed)
+            add_linear(mixed.view(count, -1), self.o, x, ops)
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """down(silu(gate(x)) * up(x))."""
+
+    norm: Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+    eps: float
+
+    def forward(self, x: Tensor, ops: Ops) -> None:
+        """x [R, W] += mlp(norm(x))."""
+        with ops.scope():
+            normed = ops.take(*x.shape)
+            ops.rms_norm(x, self.norm, self.eps, normed)
+            gate, up = apply_linears(normed, (self.gate, self.up), ops)
+            ops.silu_mul(gate, up, gate)
+            add_linear(gate, self.down, x, ops)

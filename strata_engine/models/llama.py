@@ -1,0 +1,119 @@
+"""The llama family: pre-norm decoder with grouped-query attention and a gated MLP. Qwen2 and Qwen3 build on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from strata_engine.core.batch import Batch, Hidden
+from strata_engine.formats.base import WeightSource
+from strata_engine.memory.kv import LayerMemory
+from strata_engine.models.blocks import Attention, Linear, Mlp
+from strata_engine.models.config import ModelConfig, Traits, read_config
+from strata_engine.models.names import Wanted
+from strata_engine.models.rotary import make_rotary
+from strata_kernels.ops import Ops, Weight
+
+
+class Llama:
+    """LlamaForCausalLM, and MistralForCausalLM without a sliding window (the same maths)."""
+
+    family = "llama"
+    traits = Traits(adjacent_gguf=True)
+
+    @classmethod
+    def configure(cls, source: WeightSource) -> ModelConfig:
+        """Read the config of a checkpoint. Raises CorruptFile, UsageError."""
+        return read_config(source, cls.family, cls.traits)
+
+    @classmethod
+    def wanted(cls, config: ModelConfig, source: WeightSource) -> list[Wanted]:
+        """Every tensor, in the order of use."""
+        found = [Wanted("embed", (config.vocab_size, config.width), "table")]
+        if "rope_freqs.weight" in source.tensors():
+            found.append(Wanted("rope_factors", (config.rope.dims // 2,), "vector"))
+        for layer in range(config.layers):
+            found += [Wanted(f"{layer}.{w.name}", w.shape, w.use) for w in _layer_tensors(config)]
+        found.append(Wanted("norm", (config.width,), "vector"))
+        # a tied head is the embedding matrix again, packed for multiplying
+        found.append(Wanted("embed" if config.tied else "head", (config.vocab_size, config.width), "matrix"))
+        return found
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self._table = weights["embed.table"]
+        self._head = Linear(weights["embed" if config.tied else "head"])
+        self._norm = vectors["norm"]
+        self._rotary = make_rotary(config.rope, vectors.get("rope_factors"))
+        self._layers = [self._layer(n, weights, vectors) for n in range(config.layers)]
+
+    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> tuple[Attention, Mlp]:
+        def linear(name: str) -> Linear:
+            return Linear(weights[f"{n}.{name}"], vectors.get(f"{n}.{name}_bias"))
+
+        config = self.config
+        attention = Attention(
+            norm=vectors[f"{n}.norm1"],
+            q=linear("q"),
+            k=linear("k"),
+            v=linear("v"),
+            o=linear("o"),
+            q_norm=vectors.get(f"{n}.q_norm"),
+            k_norm=vectors.get(f"{n}.k_norm"),
+            head_width=config.head_width,
+            eps=config.norm_eps,
+            rotary=self._rotary,
+        )
+        mlp = Mlp(vectors[f"{n}.norm2"], linear("gate"), linear("up"), linear("down"), config.norm_eps)
+        return attention, mlp
+
+    def memory(self) -> list[LayerMemory]:
+        """One key and one value for each kv head in every layer."""
+        return [LayerMemory(self.config.kv_heads, self.config.head_width)] * self.config.layers
+
+    def forward(self, batch: Batch, ops: Ops) -> Hidden:
+        """The residual stream after the last layer, f32 [R, W]."""
+        x = ops.take(batch.count, self.config.width)
+        ops.embed(batch.ids, self._table, x)
+        for (attention, mlp), cache in zip(self._layers, batch.caches, strict=True):
+            attention.forward(x, cache, batch.rows, ops)
+            mlp.forward(x, ops)
+        return Hidden(x)
+
+    def logits(self, hidden: Hidden, rows: Tensor, ops: Ops, out: Tensor) -> None:
+        """out f32 [len(rows), V] = head(norm(hidden[rows]))."""
+        with ops.scope():
+            picked = ops.take(rows.shape[0], self.config.width)
+            ops.gather(hidden.rows, rows, picked)
+            ops.rms_norm(picked, self._norm, self.config.norm_eps, picked)
+            ops.linear(picked, [self._head.weight], [out])
+
+
+def _layer_tensors(config: ModelConfig) -> list[Wanted]:
+    """The tensors of one layer, without the layer number."""
+    width, inner = config.width, config.inner_width
+    q_rows, kv_rows = config.heads * config.head_width, config.kv_heads * config.head_width
+    found = [
+        Wanted("norm1", (width,), "vector"),
+        Wanted("q", (q_rows, width), "matrix"),
+        Wanted("k", (kv_rows, width), "matrix"),
+        Wanted("v", (kv_rows, width), "matrix"),
+        Wanted("o", (width, q_rows), "matrix"),
+        Wanted("norm2", (width,), "vector"),
+        Wanted("gate", (inner, width), "matrix"),
+        Wanted("up", (inner, width), "matrix"),
+        Wanted("down", (width, inner), "matrix"),
+    ]
+    optional = {
+        "q_bias": (q_rows, config.qkv_bias),
+        "k_bias": (kv_rows, config.qkv_bias),
+        "v_bias": (kv_rows, config.qkv_bias),
+        "o_bias": (width, config.output_bias),
+        "q_norm": (config.head_width, config.qk_norm),
+        "k_norm": (config.head_width, config.qk_norm),
+        "gate_bias": (inner, config.mlp_bias),
+        "up_bias": (inner, config.mlp_bias),
+        "down_bias": (width, config.mlp_bias),
+    }
+    return found + [Wanted(name, (size,), "vector") for name, (size, there) in optional.items() if there]

@@ -1,0 +1,149 @@
+"""Streams a checkpoint into a model: checks all names, shapes and types first, then reads one tensor at a time.
+
+Matrices are packed by the ops as they come; the embedding table stays in the mapped file. Nothing is guessed: a missing
+tensor is an error that lists all missing ones, an unused one is a notice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from strata_engine.errors import CorruptFile, UsageError
+from strata_engine.events import Notice
+from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.models import find_model
+from strata_engine.models.base import Model
+from strata_engine.models.names import NOT_NEEDED, Wanted, stored_name
+from strata_kernels.ops import Ops, Weight
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+VECTOR_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MATRIX_TYPES = (*VECTOR_TYPES, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with the facts of its loading. Bytes: packed copies, and what stays in the mapped file."""
+
+    model: Model
+    parameters: int
+    quant: str
+    packed_bytes: int
+    mapped_bytes: int
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass
+class _Store:
+    weights: dict[str, Weight] = field(default_factory=dict)
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    packed_bytes: int = 0
+    mapped_bytes: int = 0
+
+
+def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Progress | None = None) -> Loaded:
+    """Read a whole checkpoint. Raises UsageError (unsupported), CorruptFile (missing, misshapen or damaged)."""
+    kind = find_model(source)
+    config = kind.configure(source)
+    wanted = kind.wanted(config, source)
+    metas = _match(source, wanted)
+    total = sum(metas[w.name].nbytes for w in wanted)
+    store, done = _Store(), 0
+    for want in wanted:
+        _read(source, want, metas[want.name], ops, mmap, store)
+        done += metas[want.name].nbytes
+        if progress is not None:
+            progress(done, total)
+    return Loaded(
+        model=kind(config, store.weights, store.vectors),
+        parameters=sum(_elements(meta) for meta in metas.values()),
+        quant=dominant_type(metas.values()),
+        packed_bytes=store.packed_bytes,
+        mapped_bytes=store.mapped_bytes,
+        notices=_unused(source, metas.values()),
+    )
+
+
+def _match(source: WeightSource, wanted: list[Wanted]) -> dict[str, TensorMeta]:
+    """Our name -> stored tensor, after checking everything that can be checked without reading."""
+    tensors = source.tensors()
+    missing = [name for w in wanted if (name := stored_name(w.name, source.kind)) not in tensors]
+    where = source.paths[0] if source.paths else source.kind
+    if missing:
+        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        details = {"missing": missing, "file": str(where)}
+        raise CorruptFile(f"{where}: {len(missing)} tensors are missing: {shown}", details=details)
+    metas = {w.name: tensors[stored_name(w.name, source.kind)] for w in wanted}
+    for want in wanted:
+        _check(want, metas[want.name])
+    return metas
+
+
+def _check(want: Wanted, meta: TensorMeta) -> None:
+    if meta.shape != want.shape:
+        details = {"tensor": meta.name, "shape": list(meta.shape), "expected": list(want.shape), "file": str(meta.path)}
+        text = f"{meta.path}: tensor {meta.name} has shape {list(meta.shape)}, expected {list(want.shape)}"
+        raise CorruptFile(text, details=details)
+    supported = VECTOR_TYPES if want.use == "vector" else MATRIX_TYPES
+    if meta.type not in supported:
+        text = f"{meta.path}: tensor {meta.name} is stored as {meta.type}, which is not supported here"
+        raise UsageError(text, hint=f"supported: {', '.join(supported)}", details={"tensor": meta.name})
+
+
+def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: _Store) -> None:
+    data = map_bytes(source.read(meta.name))
+    if want.use == "vector":
+        # clone first: a mapped vector may start at any byte, a typed view must not
+        store.vectors[want.name] = data.clone().view(VECTOR_TYPES[meta.type]).to(torch.float32)
+        store.packed_bytes += 4 * want.shape[0]
+        return
+    rows, cols = want.shape
+    stored = Weight(meta.type, rows, cols, (data if mmap else data.clone()).view(rows, -1))
+    if want.use == "table":
+        store.weights[want.name + ".table"] = stored
+        packed = stored
+    else:
+        packed = store.weights[want.name] = ops.pack(stored)
+    if mmap and packed.data.data_ptr() == data.data_ptr():
+        store.mapped_bytes += meta.nbytes
+    else:
+        store.packed_bytes += packed.data.nbytes
+
+
+def map_bytes(view: memoryview) -> Tensor:
+    """u8 [n] over the same memory, which it keeps alive. Must only be read: the mapping is read-only."""
+    with warnings.catch_warnings():
+        # torch warns that writing would be undefined; nothing here writes into weights
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def _elements(meta: TensorMeta) -> int:
+    count = 1
+    for size in meta.shape:
+        count *= size
+    return count
+
+
+def dominant_type(metas: Iterable[TensorMeta]) -> str:
+    """The storage type that holds most of the matrix elements: what people call the quantisation."""
+    counts: dict[str, int] = {}
+    for meta in metas:
+        if len(meta.shape) > 1:
+            counts[meta.type] = counts.get(meta.type, 0) + _elements(meta)
+    return max(counts, key=lambda name: counts[name]) if counts else ""
+
+
+def _unused(source: WeightSource, used: Iterable[TensorMeta]) -> tuple[Notice, ...]:
+    names = {meta.name for meta in used}
+    unused = [name for name in source.tensors() if name not in names and not NOT_NEEDED.fullmatch(name)]
+    if not unused:
+        return ()
+    shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
+    return (Notice("unused_tensors", f"{len(unused)} tensors of the checkpoint are not used: {shown}"),)

@@ -1,0 +1,61 @@
+"""Rotary frequencies from a RopeConfig: plain, linear, llama3 and yarn scaling, and the factors of a GGUF file."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from strata_engine.models.config import RopeConfig, RopeScaling, yarn_attention
+from strata_kernels.ops import Rotary
+
+
+def make_rotary(rope: RopeConfig, factors: Tensor | None = None) -> Rotary:
+    """Rotary for the ops. `factors` f32 [dims/2]: each inverse frequency is divided by its factor (GGUF rope_freqs)."""
+    exponents = torch.arange(0, rope.dims, 2, dtype=torch.float32) / rope.dims
+    inverse = 1.0 / (rope.theta**exponents)
+    scaling, scale = rope.scaling, 1.0
+    if scaling.type == "linear":
+        inverse = inverse / scaling.factor
+    elif scaling.type == "llama3":
+        inverse = _llama3(inverse, scaling)
+    elif scaling.type == "yarn":
+        inverse = _yarn(inverse, rope)
+        scale = _yarn_scale(scaling)
+    if factors is not None:
+        inverse = inverse / factors
+    return Rotary(inverse.to(torch.float32).contiguous(), rope.adjacent, scale)
+
+
+def _llama3(inverse: Tensor, scaling: RopeScaling) -> Tensor:
+    """Long waves are stretched, short ones kept, those between blended by how often they turn in the old context."""
+    turns = scaling.original_context_tokens * inverse / (2 * math.pi)
+    keep = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return keep * inverse + (1 - keep) * inverse / scaling.factor
+
+
+def _yarn(inverse: Tensor, rope: RopeConfig) -> Tensor:
+    """Blend kept and stretched frequencies by a ramp over the dimension index."""
+    scaling, dims = rope.scaling, rope.dims
+
+    def dimension(rotations: float) -> float:
+        wave = scaling.original_context_tokens / (rotations * 2 * math.pi)
+        return dims * math.log(wave) / (2 * math.log(rope.theta))
+
+    low, high = dimension(scaling.high), dimension(scaling.low)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    if low == high:
+        high += 0.001  # a ramp of no width is a step, not a division by zero
+    ramp = ((torch.arange(dims // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return inverse / scaling.factor * ramp + inverse * (1 - ramp)
+
+
+def _yarn_scale(scaling: RopeScaling) -> float:
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale is not None:
+        return yarn_attention(scaling.factor, scaling.mscale[0]) / yarn_attention(scaling.factor, scaling.mscale[1])
+    return yarn_attention(scaling.factor)

@@ -1,0 +1,1 @@
+"""What a model needs before anything is allocated."""

@@ -1,0 +1,67 @@
+"""Runs spans of rows through a model: fills the fixed buffers, records a step for each new shape, replays known ones.
+
+A decode step of a known shape costs the host only the filling of the buffers, no Python per layer. Recording and
+running are apart, so plain torch operations and native programs go the same way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
+from strata_engine.memory.memory import Memory
+from strata_engine.models.base import Model
+from strata_kernels.ops import Ops, Step
+
+KEPT_STEPS = 64  # recorded shapes: all decode widths of a usual server and the chunk sizes in use
+
+
+class Executor:
+    """One model on one Ops with one Memory. Not thread-safe: the ops have one workspace."""
+
+    def __init__(self, model: Model, ops: Ops, memory: Memory, limits: BatchLimits) -> None:
+        self.limits = limits
+        self.recorded = 0  # steps recorded so far, for the report
+        self._model, self._ops = model, ops
+        self._buffers = BatchBuffers(limits, memory.caches)
+        self._logits = torch.zeros(limits.logit_rows, model.config.vocab_size)
+        self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the logits buffer, the largest one the executor owns."""
+        return self._logits.nbytes
+
+    def run(self, spans: Sequence[Span]) -> Tensor:
+        """Compute the rows of `spans`; logits f32 [n, V] of the rows that wanted them, valid until the next run."""
+        rows, wanted = self._buffers.fill(spans)
+        self._step(rows, wanted).run()
+        return self._logits[:wanted]
+
+    def _step(self, rows: int, wanted: int) -> Step:
+        key = (rows, wanted)
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = self._record(rows, wanted)
+            if len(self._steps) > KEPT_STEPS:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(key)
+        return step
+
+    def _record(self, rows: int, wanted: int) -> Step:
+        batch = self._buffers.view(rows, wanted)
+        self.recorded += 1
+        self._ops.begin()
+        try:
+            with self._ops.scope():
+                hidden = self._model.forward(batch, self._ops)
+                if wanted:
+                    self._model.logits(hidden, batch.logit_rows, self._ops, self._logits[:wanted])
+        finally:
+            step = self._ops.end()
+        return step

@@ -1,0 +1,49 @@
+"""Drives a model through the executor without scheduler or engine: one sequence, any chunking, logits of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from strata_engine.core.batch import BatchLimits, Span
+from strata_engine.core.sequence import Hold
+from strata_engine.formats.base import WeightSource
+from strata_engine.memory.memory import Memory
+from strata_engine.models.load import load_model
+from strata_engine.runtime.executor import Executor
+from strata_kernels.ops import Ops
+
+
+class Runner:
+    """A loaded model with room for `sequences` sequences of `context_tokens`."""
+
+    def __init__(
+        self, source: WeightSource, ops: Ops, kv_type: str = "f32", context_tokens: int = 256, sequences: int = 8
+    ) -> None:
+        self.loaded = load_model(source, ops)
+        self.model = self.loaded.model
+        pages = sequences * -(-context_tokens // 16)
+        self.memory = Memory(self.model.memory(), pages, 16, kv_type)
+        rows = max(512, context_tokens)
+        self.executor = Executor(self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows))
+
+    def span(self, hold: Hold, ids: Sequence[int], logits: int | None = None) -> Span:
+        """Room for the next ids of a sequence and the span that computes them, with logits of every row by default."""
+        start = hold.tokens
+        assert self.memory.reserve(hold, len(ids))
+        self.memory.commit(hold, len(ids))
+        return Span(ids, start, hold.pages, len(ids) if logits is None else logits)
+
+    def all_logits(self, ids: Sequence[int], chunks: Iterable[int] | None = None) -> torch.Tensor:
+        """Logits [n, V] of every position, computed in pieces of the given sizes (the last may be cut)."""
+        hold, parts, at = Hold(), [], 0
+        for size in chunks or [len(ids)]:
+            piece = list(ids[at : at + size])
+            if not piece:
+                break
+            parts.append(self.executor.run([self.span(hold, piece)]).clone())
+            at += len(piece)
+        assert at == len(ids), "the chunks do not cover the ids"
+        self.memory.release(hold)
+        return torch.cat(parts)

@@ -1,0 +1,147 @@
+"""Tiny random models of each family: made with transformers, kept in memory, on disk, or converted to GGUF by our rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from strata_engine.formats.base import TensorMeta
+
+BASE = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+OWN = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen3": {"tie_word_embeddings": False, "head_dim": 32},
+}
+CLASSES = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+}
+FAMILIES = tuple(CLASSES)
+
+
+def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTrainedModel:
+    """A random f32 model whose every parameter was drawn again, norms and biases too (defaults of 1 and 0 hide faults)."""
+    config_class, model_class = CLASSES[family]
+    config = config_class(**{**BASE, **OWN[family], **options})
+    model = model_class(config).to(torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * noise)
+            else:
+                parameter.copy_(0.08 * noise)
+    return model
+
+
+def oracle_logits(model: transformers.PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """Logits [n, V] of transformers for every position."""
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].float()
+
+
+def save_tiny(model: transformers.PreTrainedModel, directory: Path) -> Path:
+    """As a Hugging Face checkpoint; returns the directory."""
+    model.save_pretrained(directory)
+    return directory
+
+
+class MemorySource:
+    """A WeightSource over tensors in memory, in Hugging Face spelling."""
+
+    kind = "safetensors"
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any], **generation: Any) -> None:
+        self.paths = (Path("model.safetensors"),)
+        self._tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        self._metadata = {"config": dict(config), "generation_config": generation}
+
+    def metadata(self) -> Mapping[str, Any]:
+        return self._metadata
+
+    def tensors(self) -> Mapping[str, TensorMeta]:
+        return {
+            n: TensorMeta(n, tuple(t.shape), _type(t), self.paths[0], 0, t.nbytes) for n, t in self._tensors.items()
+        }
+
+    def read(self, name: str) -> memoryview:
+        return memoryview(self._tensors[name].flatten().view(torch.uint8).numpy())
+
+    def close(self) -> None:
+        pass
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8"}[tensor.dtype]
+
+
+def memory_source(model: transformers.PreTrainedModel, **changes: Any) -> MemorySource:
+    """The model's tensors and config without touching the disk. `changes` replace config keys; None removes one."""
+    config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+    config = {k: v for k, v in {**config, **changes}.items() if v is not None}
+    tensors = dict(model.state_dict())
+    if config.get("tie_word_embeddings"):
+        tensors.pop("lm_head.weight", None)
+    return MemorySource(tensors, config)
+
+
+def gguf_tensors(model: transformers.PreTrainedModel, family: str) -> dict[str, np.ndarray]:
+    """The model's tensors under GGUF names, with the q and k rows of llama reordered for adjacent-pair rotation."""
+    from strata_engine.models.names import NAMES
+
+    config = model.config
+    state = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
+    heads = {".q": config.num_attention_heads, ".k": config.num_key_value_heads}
+    found = {}
+    for ours, (gguf_name, hf_name) in NAMES.items():
+        for layer in range(config.num_hidden_layers) if "{n}" in ours else [0]:
+            value = state.get(hf_name.replace("{n}", str(layer)))
+            if value is None or (ours == "head" and config.tie_word_embeddings):
+                continue
+            if family == "llama" and ours[-2:] in heads:
+                value = _adjacent(value, heads[ours[-2:]])
+            found[gguf_name.replace("{n}", str(layer))] = np.ascontiguousarray(value)
+    return found
+
+
+def _adjacent(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Row i and row i + half of each head become neighbours (the value transform of llama files)."""
+    half = rows.shape[0] // heads // 2
+    return rows.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_metadata(model: transformers.PreTrainedModel) -> dict[str, Any]:
+    """The hyper-parameter keys of a dense decoder."""
+    config = model.config
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return {
+        "{a}.block_count": config.num_hidden_layers,
+        "{a}.context_length": config.max_position_embeddings,
+        "{a}.embedding_length": config.hidden_size,
+        "{a}.feed_forward_length": config.intermediate_size,
+        "{a}.attention.head_count": config.num_attention_heads,
+        "{a}.attention.head_count_kv": config.num_key_value_heads,
+        "{a}.attention.key_length": head_width,
+        "{a}.attention.value_length": head_width,
+        "{a}.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        "{a}.rope.freq_base": float(config.rope_parameters["rope_theta"]),
+        "{a}.rope.dimension_count": head_width,
+    }
