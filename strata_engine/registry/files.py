@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LocalFile:
-    """One file on disk. `role`: weights | mmproj | tokenizer | template | config | draft. `sha256` "" when never computed."""
+    """One file on disk. `sha256` is "" when never computed.
+
+    `role`: weights | mmproj | tokenizer | template | config | draft.
+    """
 
     path: Path
     name: str  # file name in its source
@@ -28,6 +31,7 @@ class ModelFiles:
     directory   for checkpoints that are directories (safetensors with config.json, tokenizer.json); else None
     defaults    catalog sampling and context defaults (ctx, temperature, top_p, top_k, min_p, thinking, stop)
     chat        catalog chat rules (template, tool_parser, reasoning_parser)
+    notes       what the user should know about the choice made (a warning each)
     """
 
     name: str
@@ -38,6 +42,7 @@ class ModelFiles:
     variant: str = ""
     defaults: dict[str, Any] = field(default_factory=dict)
     chat: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def role(self, role: str) -> tuple[LocalFile, ...]:
         """Files of one role, in order (shards ascending)."""
