@@ -27,7 +27,10 @@ class WeightSource(Protocol):
     paths: tuple[Path, ...]
 
     def metadata(self) -> Mapping[str, Any]:
-        """GGUF: key -> value. safetensors: config.json's content under "config", generation_config.json's under "generation_config"."""
+        """GGUF: key -> value. safetensors: the content of the side files, by their stem.
+
+        "config" and "generation_config" are those JSON files' objects ({} where absent).
+        """
         ...
 
     def tensors(self) -> Mapping[str, TensorMeta]:
