@@ -51,7 +51,24 @@ _SWITCHES = {"--help": "help", "-h": "help", "--version": "version", "-V": "vers
              "-y": "yes", "--yes": "yes"}  # fmt: skip
 _VALUES = {"--color": "color", "--config": "config", "--models": "models", "--log-file": "log_file",
            "--log-format": "log_format", "--device": "device"}  # fmt: skip
+_DEVICES = "auto|cpu"
 _CHOICES = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
+
+
+def kinds() -> dict[str, list[str]]:
+    """Flag -> [kind of value, help] for completion: "" for a switch, a|b for choices, FILE for a path."""
+    found: dict[str, list[str]] = {}
+    for line in HELP.splitlines()[1:]:
+        names, _, text = line.strip().partition("  ")
+        value = ""
+        for part in names.split(", "):
+            name, _, metavar = part.partition(" ")
+            value = metavar or value
+            found[name] = ["", text.strip()]
+        if value:
+            choices = _CHOICES.get(_VALUES[names.split(" ")[0]])
+            found[names.split(" ")[0]][0] = "|".join(choices) if choices else _DEVICES if value == "SPEC" else value
+    return {**found, "--no-color": ["", "no colour"], "--verbose": found["-v"]}
 
 
 def given_switches(argv: list[str]) -> GlobalFlags:

@@ -61,9 +61,11 @@ def _in_range(key: Key, value: float) -> None:
     low, high = key.low, key.high
     if math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high):
         return
-    if low is not None and high is not None:
-        raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
-    raise ValueError(f"{value:g} is below {low:g}" if low is not None else f"{value:g} is not a usable number")
+    raise ValueError(f"{value} is outside {_bound(low)} to {_bound(high)}")
+
+
+def _bound(limit: float | None) -> str:
+    return "any" if limit is None else str(limit)
 
 
 def _int(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The one place that writes to the terminal: answers and data to stdout, everything else to stderr. No torch, no rich."""
+"""The one place that writes to the terminal: answers and data to stdout, all else to stderr. No torch, no rich."""
 
 from __future__ import annotations
 

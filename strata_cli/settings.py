@@ -155,7 +155,9 @@ def parse_config(text: str, name: str) -> dict[str, Value]:
 
 def near_keys(name: str) -> str:
     """A hint with the names nearest to a wrong one."""
-    near = difflib.get_close_matches(name.replace("-", "_"), KEYS, 3, 0.5)
+    wanted = name.strip("-").replace("-", "_")
+    near = [n for n in KEYS if len(wanted) > 1 and n.startswith(wanted)]
+    near = near or difflib.get_close_matches(wanted, KEYS, 3, 0.5)
     return " or ".join(near) if near else "llmrun config list"
 
 

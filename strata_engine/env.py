@@ -56,6 +56,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VISUAL", "editor for /edit"),
     Variable("EDITOR", "editor for /edit"),
     Variable("HOME", "home directory"),
+    Variable("ZDOTDIR", "directory of .zshrc, for completion --install"),
     Variable("SHELL", "login shell, for completion --install without a shell name"),
     Variable("HTTP_PROXY", "proxy, shown by doctor (also in lower case)"),
     Variable("HTTPS_PROXY", "proxy, shown by doctor (also in lower case)"),
@@ -97,7 +98,7 @@ class Env:
         return any(self.flag(n) for n in ("LLMRUN_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
 
     def paths(self) -> Paths:
-        """Directories by LLMRUN_HOME, then XDG or the platform's places; a temporary one when there is no home at all."""
+        """By LLMRUN_HOME, then XDG or the platform's places; a temporary directory when there is no home at all."""
         moved = self.get("LLMRUN_HOME")
         if moved:
             base = Path(moved).expanduser().absolute()
