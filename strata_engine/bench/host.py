@@ -1,0 +1,78 @@
+"""Facts about this machine and program for a result file, and the memory bandwidth that generation is compared with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+_BUFFER_BYTES = 1 << 28  # far above any cache that two cores can use
+_PASSES = 7
+
+
+def machine() -> dict[str, Any]:
+    """CPU, cores, memory, system."""
+    import psutil
+
+    return {
+        "cpu": _cpu_name(),
+        "cores": psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
+        "logical_cores": psutil.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("model name", "Hardware")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions(program: str) -> dict[str, str]:
+    """Versions of what decides speed."""
+    return {
+        "llmrun": program,
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "numpy": importlib.metadata.version("numpy"),
+    }
+
+
+def commit() -> str:
+    """The checkout's commit, with + for changed files; "" outside a checkout of ours."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        base = ["git", "-C", str(root)]
+        head = subprocess.run([*base, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        changed = subprocess.run([*base, "diff", "--quiet", "HEAD"], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return head.stdout.strip() + ("+" if changed.returncode else "")
+
+
+def read_bandwidth_gb_s(threads: int) -> float:
+    """Fastest of several reads of a buffer that no cache holds, in 10^9 bytes a second, by `threads` threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        buffer = torch.ones(_BUFFER_BYTES // 4, dtype=torch.float32)
+        best = 0.0
+        for turn in range(_PASSES):
+            started = time.perf_counter()
+            _ = buffer.sum() if turn % 2 else buffer.max()
+            best = max(best, buffer.nbytes / max(time.perf_counter() - started, 1e-9))
+        return best / 1e9
+    finally:
+        torch.set_num_threads(before)
