@@ -140,13 +140,19 @@ def _values(kind: str, current: str, tables: Tables) -> tuple[Pairs, set[str]]:
 def _models(current: str, tables: Tables, only_local: bool) -> tuple[Pairs, set[str]]:
     if current.startswith(_PATH_STARTS) or re.match(r"[A-Za-z]:[\\/]", current):
         return [], {"files"}
-    found: dict[str, str] = {name: "downloaded" for name in tables.local if name.startswith(current)}
+    found = {n: "downloaded" for n in tables.local if n.startswith(current) and current.startswith(_base(n))}
     if not only_local:
         found |= {n: "" for n in _known(current, tables) if n not in found}
     if not found:
         return [], {"files"}
     pairs = list(found.items())[:_MOST]
     return pairs, {"nospace"} if all(name.endswith(("/", ":")) for name, _ in pairs) else set()
+
+
+def _base(name: str) -> str:
+    # name:variant is offered once the name itself is typed; the plain name is offered before.
+    base, colon, _ = name.rpartition(":")
+    return base if colon and not base.endswith("/") else ""
 
 
 def _known(current: str, tables: Tables) -> list[str]:
