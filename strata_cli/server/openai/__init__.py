@@ -1,0 +1,1 @@
+"""The OpenAI-shaped routes: chat completions, completions, models."""
