@@ -1,4 +1,4 @@
-"""What a storage format is: its block, its size, and how blocks become values and back. Torch is imported on use only."""
+"""What a storage format is: its block, its size, how blocks become values and back. Torch is imported on use only."""
 
 from __future__ import annotations
 
