@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +57,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOME", "home directory"),
     Variable("ZDOTDIR", "directory of .zshrc, for completion --install"),
     Variable("SHELL", "login shell, for completion --install without a shell name"),
+    Variable("REQUESTS_CA_BUNDLE", "extra certificate authorities, PEM"),
+    Variable("SSL_CERT_FILE", "extra certificate authorities, PEM"),
     Variable("HTTP_PROXY", "proxy, shown by doctor (also in lower case)"),
     Variable("HTTPS_PROXY", "proxy, shown by doctor (also in lower case)"),
     Variable("ALL_PROXY", "proxy, shown by doctor (also in lower case)"),
@@ -73,6 +74,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("XDG_CACHE_HOME", "cache base"),
 )
 KNOWN = frozenset(v.name for v in VARIABLES)
+_BUILD_AND_TEST = ("LLMRUN_REQUIRE_KERNELS", "LLMRUN_TEST_")  # read by the build hook and the tests, not by the program
 
 
 class Env:
@@ -81,6 +83,11 @@ class Env:
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         source = os.environ if values is None else values
         self._values = {k: v for k, v in source.items() if k in KNOWN and v != ""}
+        self._unknown = tuple(
+            sorted(
+                k for k in source if k.startswith("LLMRUN_") and k not in KNOWN and not k.startswith(_BUILD_AND_TEST)
+            )
+        )
 
     def get(self, name: str, default: str = "") -> str:
         """The variable's text. The name must be listed in VARIABLES."""
@@ -91,6 +98,10 @@ class Env:
     def flag(self, name: str) -> bool:
         """True for anything but unset, 0, false, no, off."""
         return self.get(name).lower() not in ("", "0", "false", "no", "off")
+
+    def unknown(self) -> tuple[str, ...]:
+        """Names that look like ours and mean nothing: misspelt ones, or of another version."""
+        return self._unknown
 
     @property
     def offline(self) -> bool:
@@ -116,6 +127,8 @@ class Env:
         if os.name == "posix" and not self.get("HOME") and not self.get("XDG_DATA_HOME"):
             home = self._home_from_system()
             if home is None:
+                import tempfile  # slow to import and hardly ever needed
+
                 base = Path(tempfile.gettempdir()) / f"llmrun-{os.getuid()}"
                 return base / "config", base / "data", base / "state", base / "cache"
         dirs = platformdirs.PlatformDirs("llmrun", appauthor=False)
