@@ -58,9 +58,11 @@ class Names:
         served = self._served({model.name: model for model in self._service.loaded()})
         if not name:
             return self._only(served)
+        with self._lock:
+            known = dict(self._loaded_as)
         for wanted in (name, name.removesuffix(":latest")):
             for one in served:
-                if wanted in one.names or wanted == one.reference:
+                if wanted in (*one.names, one.reference, known.get(one.reference)):
                     return one
         if self._any_model and served:
             return self._only(served) if len(served) == 1 else served[0]

@@ -14,6 +14,7 @@ from strata_cli.server.names import Served
 from strata_cli.server.state import ServerState
 from strata_engine.errors import NotFound
 from strata_engine.runtime.api import LoadedModel
+from strata_engine.text.base import Tokenizer
 
 
 def props(server: ServerState, model: str) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def props(server: ServerState, model: str) -> dict[str, Any]:
         "model_alias": found.name,
         "model_path": found.root,
         "chat_template": rules.template_source,
+        "tokenizer": None if rules.tokenizer is None else _tokenizer(rules.tokenizer),
         "modalities": {"vision": "vision" in found.capabilities, "audio": False},
         "build_info": f"llmrun {__version__}",
     }
@@ -78,6 +80,15 @@ def unload(server: ServerState, body: dict[str, Any]) -> dict[str, Any]:
             raise NotFound(f"the model {wanted.shown} is not loaded", "llmrun ps", {"param": "model"})
     freed = sum(server.service.unload(model.name, 30.0 if timeout_s is None else timeout_s) for _, model in pairs)
     return {"freed_bytes": freed, "models": [served.shown for served, _ in pairs]}
+
+
+def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "bos_id": tokenizer.bos_id,
+        "eos_ids": sorted(tokenizer.eos_ids),
+        "add_bos": tokenizer.add_bos,
+    }
 
 
 def _name(fields: Fields) -> str:

@@ -29,7 +29,7 @@ def tokenize(server: ServerState, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def detokenize(server: ServerState, body: dict[str, Any]) -> dict[str, Any]:
-    """`tokens` -> `content`, control tokens spelled."""
+    """`tokens` -> `content`, control tokens spelled; `with_pieces` adds {id, piece, control} of each."""
     fields = Fields(body)
     ids = fields.items("tokens")
     tokenizer = _tokenizer(server, fields)
@@ -38,7 +38,12 @@ def detokenize(server: ServerState, body: dict[str, Any]) -> dict[str, Any]:
     wrong = next((n for n in ids if not 0 <= n < tokenizer.vocab_size), None)
     if wrong is not None:
         raise BadField("tokens", f"token id {wrong} is outside the vocabulary (0 to {tokenizer.vocab_size - 1})")
-    return {"content": tokenizer.decode(ids)}
+    found: dict[str, Any] = {"content": tokenizer.decode(ids)}
+    if fields.boolean("with_pieces"):
+        found["pieces"] = [
+            {"id": n, "piece": _piece(tokenizer.piece(n)), "control": tokenizer.is_control(n)} for n in ids
+        ]
+    return found
 
 
 def apply_template(server: ServerState, body: dict[str, Any]) -> dict[str, Any]:

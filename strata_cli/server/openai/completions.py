@@ -113,7 +113,9 @@ class CompletionWriter(Writer):
 
     def _logprobs(self, index: int, tokens: tuple[Token, ...]) -> dict[str, list[Any]]:
         offset = self._offsets.setdefault(index, _Offset())
+        extra = {"top_ids": [[[n, finite(p)] for n, p in token.top] for token in tokens]} if self.call.token_ids else {}
         return {
+            **extra,
             "tokens": [self.labels.key(token.id) for token in tokens],
             "token_logprobs": [finite(token.logprob) for token in tokens],
             "top_logprobs": [self._top(token) for token in tokens],
@@ -128,7 +130,13 @@ class CompletionWriter(Writer):
         return found
 
     def _folded(self, index: int, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-        lists = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        lists = (
+            "tokens",
+            "token_logprobs",
+            "top_logprobs",
+            "text_offset",
+            *(("top_ids",) if self.call.token_ids else ()),
+        )
         logprobs = {n: [item for p in pieces for item in (p["logprobs"] or {}).get(n, ())] for n in lists}
         choice = {
             "index": index,

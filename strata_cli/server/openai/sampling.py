@@ -26,8 +26,8 @@ _NUMBERS = {
     "min_p": ("min_p", 0.0, 1.0),
     "presence_penalty": ("presence_penalty", -2.0, 2.0),
     "frequency_penalty": ("frequency_penalty", -2.0, 2.0),
-    "repeat_penalty": ("repeat_penalty", 0.01, 10.0),
-    "repetition_penalty": ("repeat_penalty", 0.01, 10.0),
+    "repeat_penalty": ("repeat_penalty", 0.01, 100.0),
+    "repetition_penalty": ("repeat_penalty", 0.01, 100.0),
 }
 _NOT_YET = ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guidance",
             "structured_outputs", "regex", "ebnf", "lora", "prompt_logprobs", "kv_transfer_params")  # fmt: skip
