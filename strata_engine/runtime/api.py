@@ -1,4 +1,4 @@
-"""The face of the runtime for front ends: Stream, Service and their records. No torch, so servers and tests import it freely."""
+"""The face of the runtime for front ends: Stream, Service and their records. No torch: servers import it freely."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Service(Protocol):
     def loaded(self) -> list[LoadedModel]: ...
 
     def load(self, model: str, config: EngineConfig | None = None) -> LoadedModel:
-        """Load or find. `model` is a reference, an alias or a path; "" = the only loaded one. Raises NotFound with near names."""
+        """Load or find. `model`: reference, alias, path; "" = the only loaded one. Raises NotFound with near names."""
         ...
 
     def unload(self, model: str, timeout_s: float = 30.0) -> int:

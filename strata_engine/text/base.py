@@ -49,7 +49,10 @@ class Rendered:
 class ReplyReader(Protocol):
     """Generated tokens -> events, independent of how the token stream is cut."""
 
-    stopped: str | None  # the stop string that matched; nothing more is to be fed then
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that matched; nothing more is to be fed then."""
+        ...
 
     def feed(self, tokens: Sequence[Token]) -> list[Text | Reasoning]:
         """Text that may leave now. Tokens whose text is held back ride on the next event."""

@@ -1,4 +1,4 @@
-"""Tiny random models of each family: made with transformers, kept in memory, on disk, or converted to GGUF by our rules."""
+"""Tiny random models of each family: made with transformers, kept in memory or on disk, or converted to GGUF."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAMILIES = tuple(CLASSES)
 
 
 def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTrainedModel:
-    """A random f32 model whose every parameter was drawn again, norms and biases too (defaults of 1 and 0 hide faults)."""
+    """A random f32 model; every parameter is drawn, norms and biases too (defaults of 1 and 0 hide faults)."""
     config_class, model_class = CLASSES[family]
     config = config_class(**{**BASE, **OWN[family], **options})
     model = model_class(config).to(torch.float32).eval()

@@ -1,0 +1,181 @@
+"""Bytes a model needs before anything is allocated, from the file headers alone. No torch.
+
+weights     the stored bytes of every tensor; a tied embedding counts twice (rows to look up, and the packed head)
+kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type
+workspace   activations of the largest step, and one row of logits for each sequence
+Error: packed weights may differ from their stored form by a few percent, and the program itself (interpreter, torch:
+about 250 MB) is not in it. The plain torch operations need 4 more bytes a weight, counted when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strata_engine.config import EngineConfig
+from strata_engine.errors import OutOfMemory, UsageError
+from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.units import format_bytes
+
+KV_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+# Of free memory the cache takes at most this share by itself; more only when a context was asked for.
+KV_SHARE = 0.25
+_LEAST_CONTEXT = 256
+
+_EMBED = ("token_embd.weight", "model.embed_tokens.weight")
+_HEAD = ("output.weight", "lm_head.weight")
+_KEY_VALUE = re.compile(r"blk\.\d+\.attn_[kv]\.weight|model\.layers\.\d+\.self_attn\.[kv]_proj\.weight")
+_GATE = re.compile(r"blk\.\d+\.ffn_gate\.weight|model\.layers\.\d+\.mlp\.gate_proj\.weight")
+_QUERY = re.compile(r"blk\.\d+\.attn_q\.weight|model\.layers\.\d+\.self_attn\.q_proj\.weight")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by use for one config. `context_why`: where the context comes from, or why it was lowered."""
+
+    weights_bytes: int
+    kv_token_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    free_bytes: int
+    context_tokens: int
+    train_context_tokens: int
+    pool_tokens: int
+    largest_context_tokens: int
+    context_why: str
+
+    @property
+    def total_bytes(self) -> int:
+        """All uses together."""
+        return self.weights_bytes + self.kv_bytes + self.workspace_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Does it fit into free memory?"""
+        return self.context_tokens > 0 and self.total_bytes <= self.free_bytes
+
+
+@dataclass(frozen=True)
+class _Shape:
+    vocab: int
+    width: int
+    query_rows: int
+    kv_rows: int  # of all layers together, keys and values
+    inner: int
+    train_context_tokens: int
+    weights_bytes: int
+    elements: int
+
+
+def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
+    """Price `config` for a checkpoint. Raises UsageError when its tensors tell no shape or the KV type is unknown."""
+    if config.kv_type not in KV_ELEMENT_BYTES:
+        known = ", ".join(KV_ELEMENT_BYTES)
+        raise UsageError(f"unknown KV type {config.kv_type!r}", hint=f"one of: {known}")
+    shape = _shape(source)
+    weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
+    token = shape.kv_rows * KV_ELEMENT_BYTES[config.kv_type]
+    workspace = _workspace_bytes(shape, config)
+    room = max(0, free_bytes - weights - workspace)
+    largest = min(shape.train_context_tokens, _whole_pages(room // token, config))
+    context, why = _context(shape, config, room, int(free_bytes * KV_SHARE), token)
+    pool = _pool_tokens(context, config, min(room, int(free_bytes * KV_SHARE)), token)
+    return Estimate(
+        weights_bytes=weights,
+        kv_token_bytes=token,
+        kv_bytes=pool * token,
+        workspace_bytes=workspace,
+        free_bytes=free_bytes,
+        context_tokens=context,
+        train_context_tokens=shape.train_context_tokens,
+        pool_tokens=pool,
+        largest_context_tokens=largest,
+        context_why=why,
+    )
+
+
+def require_fit(priced: Estimate) -> None:
+    """Raises OutOfMemory with all numbers when the estimate does not fit."""
+    if priced.fits:
+        return
+    text = (
+        f"{format_bytes(priced.total_bytes)} needed (weights {format_bytes(priced.weights_bytes)}, keys and values "
+        f"{format_bytes(priced.kv_bytes)} for {priced.context_tokens} tokens, workspace "
+        f"{format_bytes(priced.workspace_bytes)}), {format_bytes(priced.free_bytes)} free"
+    )
+    largest = priced.largest_context_tokens
+    hint = f"a context of {largest} tokens fits (--ctx {largest})" if largest else "use a smaller model or quantisation"
+    details = {"needed_bytes": priced.total_bytes, "free_bytes": priced.free_bytes, "largest_context_tokens": largest}
+    raise OutOfMemory(text, hint=hint, details=details)
+
+
+def _context(shape: _Shape, config: EngineConfig, room: int, share: int, token: int) -> tuple[int, str]:
+    """(context, why). An asked-for context is never lowered for memory: it fits or require_fit says no."""
+    train, asked = shape.train_context_tokens, config.context_tokens
+    if asked is not None:
+        if asked > train:
+            return train, f"{asked} tokens were asked for; the model was made for {train}"
+        return asked, "as asked"
+    affordable = _whole_pages(min(room, share) // token, config)
+    if affordable >= train:
+        return train, "the model's own limit"
+    least = min(train, _LEAST_CONTEXT)
+    if affordable < least:  # a tiny share of a small machine: take what really fits, or nothing
+        affordable = min(least, _whole_pages(room // token, config))
+    return affordable, f"lowered from the model's {train}: keys and values may take {KV_SHARE:.0%} of free memory"
+
+
+def _pool_tokens(context: int, config: EngineConfig, budget: int, token: int) -> int:
+    """Tokens of all sequences together: every place at full length if the budget allows, at least one."""
+    page = config.page_tokens
+    one = math.ceil(context / page) * page
+    return max(one, min(one * config.max_sequences, budget // token // page * page))
+
+
+def _whole_pages(tokens: int, config: EngineConfig) -> int:
+    return max(0, tokens // config.page_tokens * config.page_tokens)
+
+
+def _workspace_bytes(shape: _Shape, config: EngineConfig) -> int:
+    rows = max(config.batch_rows, config.max_sequences)
+    attention = shape.width + 2 * shape.query_rows + 2 * shape.width
+    row = 4 * (shape.width + max(attention, shape.width + 2 * shape.inner))
+    return rows * row + 4 * config.max_sequences * (shape.vocab + shape.width)
+
+
+def _shape(source: WeightSource) -> _Shape:
+    tensors = source.tensors()
+    embed = next((tensors[n] for n in _EMBED if n in tensors), None)
+    kv_rows = sum(meta.shape[0] for meta in _matching(tensors, _KEY_VALUE))
+    where = source.paths[0] if source.paths else source.kind
+    if embed is None or len(embed.shape) != 2 or not kv_rows:
+        raise UsageError(f"{where}: no embedding and attention tensors of a known name; cannot estimate its memory")
+    stored = sum(meta.nbytes for meta in tensors.values())
+    tied = not any(name in tensors for name in _HEAD)
+    return _Shape(
+        vocab=embed.shape[0],
+        width=embed.shape[1],
+        query_rows=max((m.shape[0] for m in _matching(tensors, _QUERY)), default=embed.shape[1]),
+        kv_rows=kv_rows,
+        inner=max((m.shape[0] for m in _matching(tensors, _GATE)), default=4 * embed.shape[1]),
+        train_context_tokens=_train_context(source),
+        weights_bytes=stored + (embed.nbytes if tied else 0),
+        elements=sum(math.prod(meta.shape) for meta in tensors.values()),
+    )
+
+
+def _matching(tensors: Mapping[str, TensorMeta], pattern: re.Pattern[str]) -> list[TensorMeta]:
+    return [meta for name, meta in tensors.items() if pattern.fullmatch(name)]
+
+
+def _train_context(source: WeightSource) -> int:
+    metadata = source.metadata()
+    if source.kind == "gguf":
+        value = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    else:
+        value = (metadata.get("config") or {}).get("max_position_embeddings")
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"{source.paths[0] if source.paths else source.kind}: the context length is not stated")
+    return value

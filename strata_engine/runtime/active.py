@@ -1,0 +1,92 @@
+"""One sequence on its way through the engine: chooser, reader, timings, and the events that go up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from strata_engine.config import SamplingParams
+from strata_engine.core.sequence import Sequence
+from strata_engine.errors import LlmrunError
+from strata_engine.events import Failed, Finish, Reasoning, Started, Text, Timings, Token, Usage
+from strata_engine.runtime.prompt import Prompt
+from strata_engine.runtime.sampler import Chooser
+from strata_engine.runtime.stream import SequenceStream
+from strata_engine.runtime.transforms import Floats, History
+from strata_engine.text.base import ReplyReader
+
+
+@dataclass(eq=False)
+class Active:
+    """What the engine keeps beside a Sequence. All methods run in the engine's thread."""
+
+    sequence: Sequence
+    prompt: Prompt
+    params: SamplingParams
+    reader: ReplyReader
+    chooser: Chooser
+    stream: SequenceStream
+    submitted_s: float = field(default_factory=time.perf_counter)
+    scheduled_s: float = 0.0
+    first_token_s: float = 0.0
+    reasoning_tokens: int = 0
+
+    def start(self) -> None:
+        """First rows are about to run (not again after a preemption)."""
+        if self.scheduled_s:
+            return
+        self.scheduled_s = time.perf_counter()
+        self.stream.put(Started(self.sequence.id, self.sequence.prompt_tokens))
+        for notice in self.prompt.notices:
+            self.stream.put(notice)
+
+    def advance(self, logits: Floats) -> Finish | None:
+        """Choose the next token and tell about it; the Finish to send when the sequence ends here."""
+        sequence = self.sequence
+        token = self.chooser.choose(logits, History(sequence.tokens, sequence.prompt_tokens))
+        sequence.tokens.append(token.id)
+        if not self.first_token_s:
+            self.first_token_s = time.perf_counter()
+        wanted_stop = token.id in self.params.stop_token_ids
+        if wanted_stop or (token.id in self.prompt.eos and not self.params.ignore_eos):
+            if wanted_stop and self.params.include_stop:
+                self._send(self.reader.feed([token]))
+                return self.finish("stop", token.id)
+            return self.finish("stop", token.id if wanted_stop else None, token)
+        self._send(self.reader.feed([token]))
+        if self.reader.stopped is not None:
+            return self.finish("stop", self.reader.stopped)
+        if len(sequence.tokens) >= sequence.limit_tokens:
+            return self.finish("length")
+        return None
+
+    def finish(self, reason: str, match: str | int | None = None, unseen: Token | None = None) -> Finish:
+        """Release what the reader holds back and make the Finish. `unseen`: a token that was not fed to the reader."""
+        events, rest = self.reader.close()
+        self._send(events)
+        if reason == "length" and self.reader.stopped is not None:  # the held-back text completed a stop string
+            reason, match = "stop", self.reader.stopped
+        usage = Usage(self.sequence.prompt_tokens, self.sequence.generated, self.reasoning_tokens)
+        tokens = rest if unseen is None else (*rest, unseen)
+        return Finish(reason, usage, self._timings(), match, tokens)
+
+    def fail(self, error: LlmrunError) -> None:
+        """The sequence ends with an error."""
+        self.stream.put(Failed(error))
+
+    def _send(self, events: list[Text | Reasoning]) -> None:
+        for event in events:
+            if isinstance(event, Reasoning):
+                self.reasoning_tokens += len(event.tokens)
+            self.stream.put(event)
+
+    def _timings(self) -> Timings:
+        now = time.perf_counter()
+        scheduled = self.scheduled_s or now
+        first = self.first_token_s or now
+        return Timings(
+            queue_s=scheduled - self.submitted_s,
+            prompt_s=max(0.0, first - scheduled),
+            decode_s=now - first,
+            first_token_s=self.first_token_s - self.submitted_s if self.first_token_s else 0.0,
+        )

@@ -1,0 +1,251 @@
+"""Engine: one loaded model and the thread that runs its sequences.
+
+submit() may be called from any thread: it renders and checks there, then hands the sequence to the scheduler under one
+lock. The loop takes the lock only to choose work; events leave from the loop's thread. A sequence that goes wrong fails
+alone, and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from strata_backends.base import Backend
+from strata_engine.chat import ChatRequest, TokenRequest
+from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.core.batch import Span
+from strata_engine.core.sequence import Sequence as TokenSequence
+from strata_engine.errors import LlmrunError, NotFound
+from strata_engine.events import Finish
+from strata_engine.models.load import Progress
+from strata_engine.registry.files import ModelFiles
+from strata_engine.runtime.active import Active
+from strata_engine.runtime.api import Load, Report, Sink
+from strata_engine.runtime.meters import Meters
+from strata_engine.runtime.opening import Opened, open_parts
+from strata_engine.runtime.prompt import make_prompt, make_reader
+from strata_engine.runtime.report import make_report
+from strata_engine.runtime.sampler import Chooser, check_params
+from strata_engine.runtime.scheduler import Piece, Work
+from strata_engine.runtime.stream import SequenceStream
+from strata_engine.runtime.transforms import Floats
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs sequences of one model. Close it when done; it is a context manager."""
+
+    def __init__(self, parts: Opened) -> None:
+        self.parts = parts
+        self._scheduler = parts.scheduler
+        self._meters = Meters()
+        self._active: dict[str, Active] = {}
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._main, name=f"engine {parts.files.name}", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(
+        cls, files: ModelFiles, config: EngineConfig, backend: Backend, progress: Progress | None = None
+    ) -> Engine:
+        """Load a model and start its thread. Raises CorruptFile, UsageError, OutOfMemory, DeviceError, NotFound."""
+        return cls(open_parts(files, config, backend, progress))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(
+        self, request: ChatRequest | TokenRequest, params: SamplingParams, sink: Sink | None = None
+    ) -> SequenceStream:
+        """Start a sequence. Raises RequestRefused, ContextExceeded, QueueFull; later faults come as Failed events."""
+        parts = self.parts
+        check_params(params, self.vocab_size)
+        prompt = make_prompt(request, parts.rules, parts.eos, self.vocab_size)
+        reader = make_reader(prompt, parts.rules, params)
+        limit = self.context_tokens
+        if params.max_tokens is not None:
+            limit = min(limit, len(prompt.ids) + params.max_tokens)
+        sequence = TokenSequence(f"seq-{secrets.token_hex(8)}", list(prompt.ids), len(prompt.ids), limit)
+        stream = SequenceStream(sequence.id, self.cancel, sink)
+        active = Active(sequence, prompt, params, reader, Chooser(params, prompt.eos), stream)
+        with self._wake:
+            if self._closing:
+                raise NotFound(f"model {parts.files.name} is being unloaded", hint="load it again")
+            self._scheduler.add(sequence)
+            self._active[sequence.id] = active
+            self._wake.notify()
+        return stream
+
+    def cancel(self, sequence_id: str) -> bool:
+        """Stop a sequence before its next step. False when it has ended."""
+        with self._wake:
+            found = self._scheduler.cancel(sequence_id)
+            self._wake.notify()
+        return found
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Let sequences finish for up to `timeout_s`, cancel the rest, end the thread, give the files up."""
+        deadline = time.monotonic() + timeout_s
+        with self._wake:
+            self._wake.wait_for(lambda: not self._active, max(0.0, deadline - time.monotonic()))
+            self._closing = True
+            self._wake.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self.parts.source.close()
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output head."""
+        return self.parts.loaded.model.config.vocab_size
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest sequence."""
+        return self.parts.priced.context_tokens
+
+    def report(self) -> Report:
+        """Every choice made and why, memory by use, speed so far."""
+        with self._wake:
+            return make_report(self.parts, self._meters)
+
+    def load_numbers(self) -> Load:
+        """Live numbers for metrics."""
+        with self._wake:
+            pool, meters = self.parts.memory.pool, self._meters
+            return Load(
+                running=self._scheduler.running,
+                waiting=self._scheduler.waiting,
+                kv_pages_used=pool.used,
+                kv_pages_total=pool.total,
+                prompt_tokens_total=meters.prompt_tokens,
+                generation_tokens_total=meters.generated_tokens,
+                prompt_s_total=meters.prompt_s,
+                decode_s_total=meters.decode_s,
+            )
+
+    def check(self) -> None:
+        """Compare pages with sequences. Raises CacheCorrupt; for tests and idle moments."""
+        with self._wake:
+            self.parts.memory.check(s.hold for s in self._scheduler.sequences())
+
+    def _main(self) -> None:
+        try:
+            self._loop()
+        finally:
+            # empty after a normal end; after a bug of ours nobody may wait for ever
+            for active in list(self._active.values()):
+                self._attempt(active.fail, LlmrunError("the engine stopped unexpectedly", hint="please report this"))
+            self._active.clear()
+            self._closing = True
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._scheduler.busy or self._closing)
+                if self._closing:
+                    for sequence in self._scheduler.sequences():
+                        sequence.cancelled = True
+                cancelled = self._scheduler.take_cancelled()
+                work = self._scheduler.next()
+            for sequence in cancelled:
+                self._end(self._active[sequence.id], lambda active: active.finish("cancelled"))
+            if work is not None:
+                self._step(work)
+            elif self._closing:
+                return
+
+    def _step(self, work: Work) -> None:
+        begun = time.perf_counter()
+        for sequence in work.impossible:
+            self._fail(self._active[sequence.id], self._scheduler.too_large(sequence))
+        actives = [self._active[piece.sequence.id] for piece in work.pieces]
+        for active in actives:
+            self._guarded(active, active.start)
+        pieces = [p for p in work.pieces if p.sequence.id in self._active]
+        ran_s = self._compute(pieces)
+        self._meters.count(work.pieces, ran_s, time.perf_counter() - begun)
+
+    def _compute(self, pieces: list[Piece]) -> float:
+        """Run the rows and let each sequence go on; seconds spent in the model. A failing batch is run one by one."""
+        if not pieces:
+            return 0.0
+        begun = time.perf_counter()
+        logits, error = self._attempt(self._run, pieces)
+        ran_s = time.perf_counter() - begun
+        if error is not None:
+            if len(pieces) > 1:
+                return sum(self._compute([piece]) for piece in pieces)
+            self._fail(self._active[pieces[0].sequence.id], error)
+            return ran_s
+        with self._wake:
+            self._scheduler.done(pieces)
+        for piece, row in zip([p for p in pieces if p.last], logits, strict=True):
+            self._advance(self._active[piece.sequence.id], row)
+        return ran_s
+
+    def _run(self, pieces: Sequence[Piece]) -> Floats:
+        spans = []
+        for piece in pieces:
+            hold, tokens = piece.sequence.hold, piece.sequence.tokens
+            ids = tokens[hold.tokens : hold.tokens + piece.count]
+            spans.append(Span(ids, hold.tokens, hold.pages, int(piece.last)))
+        return self.parts.executor.run(spans).numpy()
+
+    def _advance(self, active: Active, logits: Floats) -> None:
+        finish, error = self._attempt(active.advance, logits)
+        if error is not None:
+            # what made it fail may sit in its pages (a NaN does): nobody may inherit that
+            self.parts.memory.clear(active.sequence.hold)
+            self._fail(active, error)
+        elif finish is not None:
+            self._end(active, lambda _: finish)
+
+    def _guarded(self, active: Active, action: Callable[[], Any]) -> None:
+        _, error = self._attempt(action)
+        if error is not None:
+            self._fail(active, error)
+
+    def _end(self, active: Active, make_finish: Callable[[Active], Finish]) -> None:
+        """Free the sequence first, then tell: whoever hears of the end finds the pages free."""
+        self._release(active)
+
+        def tell() -> None:
+            active.start()
+            active.stream.put(make_finish(active))
+
+        _, error = self._attempt(tell)
+        if error is not None:
+            self._attempt(active.fail, error)
+
+    def _fail(self, active: Active, error: LlmrunError) -> None:
+        self._release(active)
+        self._attempt(active.start)
+        self._attempt(active.fail, error)
+
+    def _release(self, active: Active) -> None:
+        with self._wake:
+            self._scheduler.finish(active.sequence)
+            self._active.pop(active.sequence.id, None)
+            self._wake.notify_all()
+
+    def _attempt(self, action: Callable[..., Any], *args: Any) -> tuple[Any, LlmrunError | None]:
+        """(result, None) or (None, error): the loop's one catch-all, so that one sequence cannot end the others."""
+        try:
+            return action(*args), None
+        except LlmrunError as error:
+            return None, error
+        except Exception as error:  # noqa: BLE001 - a sink, a reader or a kernel of one sequence must not end the loop
+            log.exception("sequence failed")
+            failure = LlmrunError(f"internal error: {type(error).__name__}: {error}", hint="please report this")
+            failure.__cause__ = error
+            return None, failure

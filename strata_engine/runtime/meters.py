@@ -1,0 +1,44 @@
+"""Counts rows and seconds of an engine's steps. A mixed step's time is shared by rows between prompt and decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata_engine.runtime.scheduler import Piece
+
+
+@dataclass
+class Meters:
+    """Totals since the engine was opened. `host_s`: time of steps outside the model (scheduling, sampling, events)."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    decode_rows: int = 0
+    prompt_s: float = 0.0
+    decode_s: float = 0.0
+    host_s: float = 0.0
+
+    def count(self, pieces: Sequence[Piece], ran_s: float, step_s: float) -> None:
+        """One step: `ran_s` in the model, `step_s` altogether."""
+        prompt = sum(p.count for p in pieces if p.count > 1 or p.sequence.generated <= 1)
+        rows = sum(p.count for p in pieces)
+        if not rows:
+            return
+        self.steps += 1
+        self.prompt_tokens += prompt
+        self.generated_tokens += sum(p.last for p in pieces)
+        self.decode_rows += rows - prompt
+        self.prompt_s += step_s * prompt / rows
+        self.decode_s += step_s * (rows - prompt) / rows
+        self.host_s += step_s - ran_s
+
+    def speed(self) -> dict[str, float]:
+        """Rates as plain numbers; 0 where nothing ran."""
+        return {
+            "prompt_tokens_per_s": self.prompt_tokens / self.prompt_s if self.prompt_s else 0.0,
+            "decode_tokens_per_s": self.decode_rows / self.decode_s if self.decode_s else 0.0,
+            "host_ms_per_step": 1000 * self.host_s / self.steps if self.steps else 0.0,
+            "steps": float(self.steps),
+        }

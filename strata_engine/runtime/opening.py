@@ -1,0 +1,189 @@
+"""Everything between a list of files and a running engine: prices it, loads it, and records each choice and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strata_backends.base import Backend, Choice, ChosenOps, DeviceInfo, Profile
+from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.core.batch import BatchLimits
+from strata_engine.errors import DeviceError, NotFound, UsageError
+from strata_engine.events import Notice
+from strata_engine.formats.base import WeightSource
+from strata_engine.formats.open import open_weights
+from strata_engine.memory.memory import Memory
+from strata_engine.models.config import special_ids
+from strata_engine.models.load import Loaded, Progress, load_model
+from strata_engine.placement.estimate import Estimate, estimate, require_fit
+from strata_engine.registry.files import ModelFiles
+from strata_engine.runtime.defaults import default_context, merge_defaults
+from strata_engine.runtime.executor import Executor
+from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits
+from strata_engine.text.base import TextRules
+
+MODES = ("exact",)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The parts of an engine, made and fitted to each other."""
+
+    files: ModelFiles
+    config: EngineConfig
+    source: WeightSource
+    device: DeviceInfo
+    loaded: Loaded
+    rules: TextRules
+    memory: Memory
+    executor: Executor
+    scheduler: Scheduler
+    priced: Estimate
+    defaults: SamplingParams
+    eos: frozenset[int]
+    choices: tuple[Choice, ...]
+    notices: tuple[Notice, ...]
+
+
+def open_parts(files: ModelFiles, config: EngineConfig, backend: Backend, progress: Progress | None = None) -> Opened:
+    """Open, price, load. Raises CorruptFile, UsageError, OutOfMemory, DeviceError, NotFound."""
+    check_config(config)
+    source = open_files(files)
+    try:
+        return _open(files, config, backend, source, progress)
+    except BaseException:
+        source.close()
+        raise
+
+
+def check_config(config: EngineConfig) -> None:
+    """Refuse what cannot be honoured. Raises UsageError naming field and value."""
+    if config.mode not in MODES:
+        text = f"mode {config.mode!r} is not available; every kernel here is exact"
+        raise UsageError(text, hint=f"one of: {', '.join(MODES)}")
+    least = {
+        "context_tokens": config.context_tokens if config.context_tokens is not None else 2,
+        "max_sequences": config.max_sequences,
+        "batch_rows": config.batch_rows,
+        "page_tokens": config.page_tokens,
+    }
+    for name, value in least.items():
+        low = 2 if name == "context_tokens" else 1
+        if value < low:
+            raise UsageError(f"{name} {value} is too small, at least {low}")
+    if config.max_queue < 0 or config.threads < 0:
+        raise UsageError(f"max_queue {config.max_queue} and threads {config.threads} must not be negative")
+
+
+def open_files(files: ModelFiles) -> WeightSource:
+    """The weights of a model: its directory, or its weight files in order. Raises CorruptFile, NotFound."""
+    if files.directory is not None:
+        return open_weights(files.directory)
+    weights = [file.path for file in files.role("weights")]
+    if not weights:
+        raise NotFound(f"{files.name} has no weight files", hint=f"pull it again: llmrun pull {files.reference}")
+    return open_weights(weights)
+
+
+def _open(
+    files: ModelFiles, config: EngineConfig, backend: Backend, source: WeightSource, progress: Progress | None
+) -> Opened:
+    notes: list[Choice] = []
+    info = backend.info()
+    config, priced = _price(source, config, files, info, notes)
+    chosen = _ops(backend, config, notes)
+    loaded = load_model(source, chosen.ops, config.mmap, progress)
+    rules = _rules(files, config, source, notes)
+    memory = Memory(loaded.model.memory(), priced.pool_tokens // config.page_tokens, config.page_tokens, config.kv_type)
+    # a full house of decode rows must fit into one step
+    rows = max(config.batch_rows, config.max_sequences)
+    limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, config.max_sequences)
+    scheduler = Scheduler(memory, SchedulerLimits(config.max_sequences, config.max_queue, rows, priced.context_tokens))
+    notices = (*loaded.notices, *_context_notice(config, priced), *rules.notices)
+    return Opened(
+        files=files,
+        config=config,
+        source=source,
+        device=info,
+        loaded=loaded,
+        rules=rules,
+        memory=memory,
+        executor=Executor(loaded.model, chosen.ops, memory, limits),
+        scheduler=scheduler,
+        priced=priced,
+        defaults=merge_defaults(source.metadata(), files.defaults, config.defaults),
+        eos=special_ids(source.metadata()) | (rules.tokenizer.eos_ids if rules.tokenizer else frozenset()),
+        choices=tuple(notes),
+        notices=notices,
+    )
+
+
+def _price(
+    source: WeightSource, config: EngineConfig, files: ModelFiles, info: DeviceInfo, notes: list[Choice]
+) -> tuple[EngineConfig, Estimate]:
+    asked = config.context_tokens
+    if asked is None:
+        config = replace(config, context_tokens=default_context(files.defaults, config.defaults))
+    priced = estimate(source, config, info.free_bytes)
+    require_fit(priced)
+    why = priced.context_why
+    if asked is None and config.context_tokens is not None and why == "as asked":
+        why = "the catalog's"
+    notes.append(Choice("device", info.name, info.arch))
+    notes.append(Choice("context", f"{priced.context_tokens} tokens", why))
+    pages = f"{priced.pool_tokens} tokens in pages of {config.page_tokens}"
+    notes.append(Choice("kv cache", f"{config.kv_type}, {pages}", "shared by all sequences; pages are used as needed"))
+    notes.append(Choice("batch", f"{config.batch_rows} rows, {config.max_sequences} sequences", "as configured"))
+    return config, priced
+
+
+def _context_notice(config: EngineConfig, priced: Estimate) -> tuple[Notice, ...]:
+    asked = config.context_tokens
+    if asked is None or asked == priced.context_tokens:
+        return ()
+    return (Notice("context_lowered", f"context {priced.context_tokens} tokens: {priced.context_why}"),)
+
+
+def _ops(backend: Backend, config: EngineConfig, notes: list[Choice]) -> ChosenOps:
+    try:
+        chosen = backend.ops(Profile(config.kernels, config.mode, config.threads))
+    except RuntimeError as error:
+        raise DeviceError(f"{backend.name}: {error}") from error
+    notes.extend(chosen.choices)
+    notes.append(Choice("mode", config.mode, "a row's result does not depend on its batch mates"))
+    return chosen
+
+
+def _rules(files: ModelFiles, config: EngineConfig, source: WeightSource, notes: list[Choice]) -> TextRules:
+    from strata_engine.text.rules import load_text_rules
+
+    template = config.chat_template
+    own = files.role("template")
+    if template is None and own:
+        template = own[0].path.read_text(encoding="utf-8")
+    rules = load_text_rules(source.metadata(), _text_directory(files), template)
+    tokenizer = "none: token-id prompts only" if rules.tokenizer is None else f"{rules.tokenizer.vocab_size} tokens"
+    notes.append(Choice("tokenizer", tokenizer, "the files' own"))
+    notes.append(
+        Choice("chat template", rules.template_source or "none", "asked for" if template else "the files' own")
+    )
+    return rules
+
+
+def _text_directory(files: ModelFiles) -> Path | None:
+    """Where tokenizer.json and its kin lie."""
+    if files.directory is not None:
+        return files.directory
+    tokenizers = files.role("tokenizer")
+    return tokenizers[0].path.parent if tokenizers else None
+
+
+def choice_record(choice: Choice) -> dict[str, Any]:
+    """A choice as plain JSON data."""
+    rejected = [{"name": name, "why": why} for name, why in choice.rejected]
+    return {"what": choice.what, "taken": choice.taken, "why": choice.why, "rejected": rejected}
+
+
+BackendFactory = Callable[[str], Backend]  # device name -> backend

@@ -1,0 +1,100 @@
+"""From a request to what the scheduler and the reader need: ids, ids that end the answer, and where the reply starts.
+
+Runs in the caller's thread: rendering a long conversation must not hold up the sequences that are being generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata_engine.chat import ChatRequest, TokenRequest
+from strata_engine.config import SamplingParams
+from strata_engine.errors import RequestRefused
+from strata_engine.events import Notice, Reasoning, Text, Token
+from strata_engine.text.base import ReplyReader, TextRules, Tokenizer
+from strata_engine.text.reader import StreamReader
+from strata_engine.text.reasoning import ThinkSplitter
+from strata_engine.text.stop import StopFilter
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Ids to run and ids that end the answer. `state` as in text.base.Rendered; None for a raw prompt."""
+
+    ids: tuple[int, ...]
+    eos: frozenset[int]
+    state: str | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+def make_prompt(request: ChatRequest | TokenRequest, rules: TextRules, eos: frozenset[int], vocab_size: int) -> Prompt:
+    """`eos`: the checkpoint's own end ids. Raises RequestRefused."""
+    if isinstance(request, ChatRequest):
+        return _chat_prompt(request, rules, eos)
+    ids = _raw_ids(request, rules.tokenizer)
+    wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
+    if wrong is not None:
+        text = f"token id {wrong} is outside the vocabulary (0..{vocab_size - 1})"
+        raise RequestRefused(text, details={"token": wrong, "vocab_size": vocab_size})
+    if not ids:
+        raise RequestRefused("the prompt is empty and the model has no start token", hint="give at least one token")
+    return Prompt(tuple(ids), eos)
+
+
+def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int]) -> Prompt:
+    if any(part.kind == "image" for message in request.messages for part in message.parts):
+        raise RequestRefused("the request holds an image, and this model has no vision", hint="send text only")
+    if rules.chat is None:
+        lack = "no tokenizer" if rules.tokenizer is None else "no chat template"
+        raise RequestRefused(
+            f"the model has {lack}, so it cannot chat",
+            hint="send a completion with token ids"
+            if rules.tokenizer is None
+            else "send a completion, or give a template",
+        )
+    rendered = rules.chat.render(request)
+    if not rendered.ids:
+        raise RequestRefused("the conversation renders to an empty prompt")
+    return Prompt(rendered.ids, rendered.stop_ids | eos, rendered.state, rendered.notices)
+
+
+def _raw_ids(request: TokenRequest, tokenizer: Tokenizer | None) -> Sequence[int]:
+    if (request.text is None) == (request.ids is None):
+        raise RequestRefused("a raw prompt is either text or token ids, exactly one of them")
+    if request.ids is not None:
+        return request.ids
+    if tokenizer is None:
+        raise RequestRefused("the model has no tokenizer, so it takes token ids only")
+    ids = tokenizer.encode(request.text or "", special=True)
+    bos = tokenizer.bos_id
+    if bos is not None and ((tokenizer.add_bos and ids[:1] != [bos]) or not ids):
+        ids = [bos, *ids]
+    return ids
+
+
+class IdReader:
+    """The ReplyReader of a model without a tokenizer: every token leaves at once, as an empty text."""
+
+    stopped: str | None = None
+
+    def feed(self, tokens: Sequence[Token]) -> list[Text | Reasoning]:
+        """One event a call."""
+        return [Text("", tuple(tokens))] if tokens else []
+
+    def close(self) -> tuple[list[Text | Reasoning], tuple[Token, ...]]:
+        """Nothing is ever held back."""
+        return [], ()
+
+
+def make_reader(prompt: Prompt, rules: TextRules, params: SamplingParams) -> ReplyReader:
+    """A reader for the answer to `prompt`. Raises RequestRefused for stop strings without a tokenizer."""
+    tokenizer = rules.tokenizer
+    if tokenizer is None:
+        if any(params.stop):
+            raise RequestRefused("stop strings need a tokenizer, and the model has none", hint="use stop_token_ids")
+        return IdReader()
+    if prompt.state is not None and rules.chat is not None:
+        return rules.chat.reader(prompt.state, params.stop, params.include_stop)
+    stops = StopFilter(params.stop, params.include_stop)
+    return StreamReader(tokenizer.piece, tokenizer.is_control, ThinkSplitter(tags=False), stops)

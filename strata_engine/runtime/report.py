@@ -1,0 +1,25 @@
+"""The Report of an engine: its choices, its memory by use, its speed so far."""
+
+from __future__ import annotations
+
+from strata_engine.runtime.api import Report
+from strata_engine.runtime.meters import Meters
+from strata_engine.runtime.opening import Opened, choice_record
+
+
+def make_report(parts: Opened, meters: Meters) -> Report:
+    """All values are plain JSON data; bytes and seconds."""
+    memory = {
+        "weights_packed_bytes": parts.loaded.packed_bytes,
+        "weights_mapped_bytes": parts.loaded.mapped_bytes,
+        "kv_bytes": parts.memory.total_bytes,
+        "kv_used_bytes": parts.memory.used_bytes,
+        "workspace_bytes": parts.priced.workspace_bytes,
+        "estimated_bytes": parts.priced.total_bytes,
+        "free_at_load_bytes": parts.priced.free_bytes,
+    }
+    speed = meters.speed() | {
+        "recorded_steps": float(parts.executor.recorded),
+        "preemptions": float(parts.scheduler.preemptions),
+    }
+    return Report(tuple(choice_record(c) for c in parts.choices), memory, speed, parts.notices)
