@@ -19,7 +19,7 @@ class Tokenizer(Protocol):
     add_bos: bool
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """Ids without BOS. `special`: control tokens spelled in the text become their ids; else they stay plain text."""
+        """Ids without BOS. `special`: control tokens spelled in the text become their ids; else they stay text."""
         ...
 
     def piece(self, token_id: int) -> bytes:
@@ -77,7 +77,7 @@ class ChatFormat(Protocol):
 
 @dataclass(frozen=True)
 class TextRules:
-    """Everything textual about one model. `tokenizer` None: token-id prompts only (a checkpoint without a tokenizer)."""
+    """Everything textual about one model. `tokenizer` None: token-id prompts only (no tokenizer in it)."""
 
     tokenizer: Tokenizer | None
     chat: ChatFormat | None
