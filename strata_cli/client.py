@@ -35,18 +35,31 @@ def find_server(app: App, url: str | None = None) -> RemoteService | None:
         service = RemoteService(parse_address(url), key)
         service.check()
         return service
-    candidates: list[RemoteService] = []
-    if app.settings.origin("host") != "built-in":
-        port = int(app.settings.get("port"))
-        candidates.append(RemoteService(parse_address(str(app.settings.get("host")), port), key))
-    record = read_record(app.paths.server_file)
-    if record is not None:
-        candidates.append(RemoteService(record, key))
-    for service in candidates:
+    for place in _places(app):
+        service = RemoteService(place, key)
         if service.alive():
             return service
         service.close()
     return None
+
+
+def connect(app: App, url: str | None = None) -> RemoteService:
+    """Like find_server, but asks nothing yet. Raises ServerError when there is no place to ask."""
+    key = str(app.settings.get("api_key") or "")
+    if url is not None:
+        return RemoteService(parse_address(url), key)
+    places = _places(app)
+    if not places:
+        raise ServerError("no server is running", "llmrun serve")
+    return RemoteService(places[0], key)
+
+
+def _places(app: App) -> list[Address | ServerRecord]:
+    found: list[Address | ServerRecord] = []
+    if app.settings.origin("host") != "built-in":
+        found.append(parse_address(str(app.settings.get("host")), int(app.settings.get("port"))))
+    record = read_record(app.paths.server_file)
+    return found if record is None else [*found, record]
 
 
 class RemoteService:

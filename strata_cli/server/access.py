@@ -115,9 +115,11 @@ class Gate:
         note: dict[str, Any] = scope["llmrun"]
         route = route_of(scope)
         self._server.metrics.request(route, note["model"], note["code"])
-        if self._server.options.log_requests:
-            text = "request method=%s route=%s model=%s code=%d ms=%d"
-            log.warning(text, scope["method"], route, note["model"] or "-", note["code"], round(seconds * 1e3))
+        if self._server.options.log_requests and self._server.log_line:
+            self._server.log_line(
+                f"{time.strftime('%H:%M:%S')} {scope['method']} {route} {note['code']} {seconds * 1e3:.0f} ms"
+                + (f" model={note['model']}" if note["model"] else "")
+            )
 
 
 def origin_allowed(origin: str, host: str, options: ServerOptions) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -37,6 +38,7 @@ class Server(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self._state, self._on_ready, self._on_drain = state, on_ready, on_drain
+        self.stopped_by = 0  # the signal's number
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -59,6 +61,16 @@ class Server(uvicorn.Server):
         finally:
             timer.cancel()
             last.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As the base class, but the caller makes the exit code: the signal is not raised again."""
+        with super().capture_signals():
+            try:
+                yield
+            finally:
+                self.stopped_by = self._captured_signals[0] if self._captured_signals else 0
+                self._captured_signals.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signal handler, also called by tests."""

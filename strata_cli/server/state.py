@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class ServerState:
     live: set[Exchange] = field(default_factory=set)
     draining: bool = False
     workers: ThreadPoolExecutor = field(default_factory=_pool)
+    log_line: Callable[[str], None] | None = None
     started_at: float = field(default_factory=time.time)
 
     @classmethod

@@ -179,7 +179,8 @@ class FakeService:
 
     def __init__(
         self, script: Script = echo_script, names: Sequence[str] = ("tiny",), max_sequences: int = 4,
-        max_queue: int = 64, context: int = 512, tokenizer: bool = True, pace_s: float = 0.0, load_gate: threading.Event | None = None,
+        max_queue: int = 64, context: int = 512, tokenizer: bool = True, pace_s: float = 0.0,
+        load_gate: threading.Event | None = None,
     ) -> None:  # fmt: skip
         self.script, self.context, self.tokenizer, self.pace_s = script, context, tokenizer, pace_s
         self.max_sequences, self.max_queue = max_sequences, max_queue
