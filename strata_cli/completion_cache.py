@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refresh(app: App) -> None:
-    """Write the names anew. A read-only cache or a broken user file is no reason to fail the command that calls this."""
+    """Write the names anew; a read-only cache or a broken user file does not fail the command that calls this."""
     from strata_engine.registry import atomic
 
     with contextlib.suppress(OSError, LlmrunError):
@@ -25,5 +25,4 @@ def refresh(app: App) -> None:
             for name in entry.names
         }
         local = {text for m in app.store.manifests() for text in (m.base, m.reference)} | set(app.store.aliases())
-        app.paths.completion.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_json(app.paths.completion, {"schema": 1, "models": models, "local": sorted(local)})

@@ -7,6 +7,7 @@ check, so a changed flag without a fresh run of this command fails the gate.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def outputs() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     parsers = {command: load(command) for command in COMMANDS}
     texts = {ROOT / "completions" / completion_scripts.FILES[s]: t for s, t in completion_scripts.SCRIPTS.items()}
-    texts[TABLE_FILE] = json.dumps(completion_table(parsers), ensure_ascii=False, indent=1) + "\n"
+    texts[TABLE_FILE] = _json_lines(completion_table(parsers))
     texts[ROOT / "docs/cli.md"] = cli_page(parsers)
     texts[ROOT / "docs/env.md"] = env_page()
     snapshots = ROOT / "tests/cli/snapshots"
@@ -62,14 +63,24 @@ def completion_table(parsers: dict[Command, Any]) -> dict[str, Any]:
     }
 
 
+def _json_lines(table: dict[str, dict[str, Any]]) -> str:
+    # One entry a line: small, and a changed flag shows as one changed line.
+    parts = []
+    for name, entries in table.items():
+        lines = [f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in entries.items()]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def _node(parser: Any) -> dict[str, Any]:
     flags: dict[str, list[str]] = {}
     arguments: list[str] = []
     for parameter in parser.params:
         if parameter.param_type_name == "argument":
-            arguments.append((parameter.metavar or "").strip("[]{}.") + ("*" if parameter.nargs == -1 else ""))
+            arguments += re.findall(r"[A-Za-z_|]+", parameter.metavar or parameter.name.upper())
+            arguments[-1] += "*" if parameter.nargs == -1 else ""
             continue
-        if parameter.hidden or "--help" in parameter.opts:
+        if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
             continue
         kind = "" if parameter.is_flag else (parameter.metavar or "TEXT")
         for flag in (*parameter.opts, *parameter.secondary_opts):

@@ -14,8 +14,30 @@ def load(command: Command) -> Any:
 
     module_name, function_name = command.target.split(":")
     target = getattr(importlib.import_module(f"strata_cli.commands.{module_name}"), function_name)
-    if isinstance(target, typer.Typer):
-        return typer.main.get_command(target)
-    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
-    holder.command(command.name)(target)
-    return typer.main.get_command(holder)
+    if not isinstance(target, typer.Typer):
+        holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+        holder.command(command.name)(target)
+        target = holder
+    parser = typer.main.get_command(target)
+    _finish(parser)
+    return parser
+
+
+def _finish(parser: Any) -> None:
+    """Help in our form: arguments as MODEL or [MODEL] without a Python type, and where the global flags are told."""
+    for parameter in parser.params:
+        if parameter.param_type_name == "argument":
+            _plain(parameter)
+    parser.epilog = "Flags of every command (--json, --quiet, --offline, ...): llmrun --help"
+    for child in getattr(parser, "commands", {}).values():
+        _finish(child)
+
+
+def _plain(argument: Any) -> None:
+    name = argument.metavar or argument.name.upper()
+    usage = name if argument.required or "[" in name else f"[{name}]"
+    if argument.nargs != 1 and not usage.endswith("..."):
+        usage += "..."
+    record = argument.get_help_record
+    argument.get_usage_pieces = lambda context: [usage]
+    argument.get_help_record = lambda context: (name, record(context)[1])

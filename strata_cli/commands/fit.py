@@ -1,0 +1,206 @@
+"""fit: whether a model fits this machine, with what context, and which variant is the best that does.
+
+Downloaded models are priced from their file headers, others from the catalog's figures; nothing is loaded or fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strata_cli.app import App
+from strata_cli.keys import KEYS
+from strata_engine.errors import NotFound, OutOfMemory, UsageError
+from strata_engine.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from strata_engine.config import EngineConfig
+    from strata_engine.registry.entries import Entry, Variant
+    from strata_engine.registry.files import ModelFiles
+
+# Interpreter and libraries beside the model, measured with the plain `run` command.
+PROGRAM_BYTES = 300 * 10**6
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory a model may take: free now, less the wanted margin and the program itself."""
+
+    free_bytes: int
+    margin_bytes: int
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is left for the model."""
+        return max(0, self.free_bytes - self.margin_bytes - PROGRAM_BYTES)
+
+
+def fit(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="Model; without one the default model")] = "",
+    ctx: Annotated[str | None, typer.Option("--ctx", "-c", metavar="N|auto", help="Context in tokens")] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", metavar="N", help=KEYS["parallel"].meaning)] = None,
+    kv_type: Annotated[
+        str | None, typer.Option("--kv-type", metavar="f16|bf16|f32", help=KEYS["kv_type"].meaning)
+    ] = None,
+    margin: Annotated[str, typer.Option("--margin", metavar="SIZE", help="Memory to leave free (1GiB)")] = "0",
+) -> int:
+    """Say whether and how a model fits into this machine's memory.
+
+    Ends with 7 when it does not fit.
+    """
+    app = App.of(context)
+    given = {"ctx": ctx, "parallel": parallel, "kv_type": kv_type}
+    config = app.settings.override({k: v for k, v in given.items() if v is not None}).engine_config()
+    report = _report(app, model, config, Room(_free_bytes(), _margin(margin)))
+    if app.output.json_mode:
+        app.output.data("llmrun.fit.v1", report)
+        return 0 if report["fits"] else OutOfMemory.exit_code
+    _print(app, report)
+    if report["fits"]:
+        return 0
+    raise OutOfMemory(f"{report['model']} does not fit: {format_bytes(report['total_bytes'])} needed, "
+                      f"{format_bytes(report['usable_bytes'])} usable", _hint(report))  # fmt: skip
+
+
+def _margin(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"--margin: {error}") from error
+
+
+def _free_bytes() -> int:
+    from strata_engine.doctor.machine import free_memory_bytes
+
+    return free_memory_bytes()
+
+
+def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str, Any]:
+    from strata_engine.registry.reference import parse
+    from strata_engine.registry.resolve import Missing, resolve
+
+    default = app.catalog.default
+    text = model or (default.name if default else "")
+    if not text:
+        raise UsageError("no model named, and the catalog has no default", "llmrun ls --all")
+    found = resolve(parse(text), app.catalog, app.store)
+    entry = found.entry if isinstance(found, Missing) else app.catalog.find(found.name)
+    if not isinstance(found, Missing):
+        report = _from_files(found, config, room)
+    elif found.entry is not None and found.variant is not None:
+        report = _from_catalog(found.entry, found.variant, room)
+    else:
+        raise NotFound(f"{text} is not downloaded, and the catalog has no figures for it", f"llmrun pull {text}")
+    variants = _variants(app, entry, room) if entry else []
+    fitting = [v for v in variants if v["fits"]]
+    best = max(fitting, key=lambda v: v["weights_bytes"])["name"] if fitting else None
+    shared = {"free_bytes": room.free_bytes, "margin_bytes": room.margin_bytes, "usable_bytes": room.usable_bytes}
+    return {**report, **shared, "program_bytes": PROGRAM_BYTES, "best_variant": best, "variants": variants}
+
+
+def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from strata_engine.formats.open import open_weights
+    from strata_engine.placement.estimate import estimate
+    from strata_engine.runtime.defaults import default_context
+
+    asked = config.context_tokens if config.context_tokens is not None else default_context(files.defaults)
+    source = open_weights(files.directory or [file.path for file in files.role("weights")])
+    try:
+        priced = estimate(source, replace(config, context_tokens=asked), room.usable_bytes)
+    finally:
+        source.close()
+    return {
+        "model": files.reference,
+        "basis": "files",
+        "fits": priced.fits,
+        "weights_bytes": priced.weights_bytes,
+        "kv_bytes": priced.kv_bytes,
+        "kv_token_bytes": priced.kv_token_bytes,
+        "workspace_bytes": priced.workspace_bytes,
+        "total_bytes": priced.total_bytes,
+        "context_tokens": priced.context_tokens,
+        "context_why": priced.context_why,
+        "largest_context_tokens": priced.largest_context_tokens,
+        "train_context_tokens": priced.train_context_tokens,
+        "pool_tokens": priced.pool_tokens,
+    }
+
+
+def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
+    total = _catalog_bytes(variant)
+    if not total:
+        raise NotFound(f"{entry.name}:{variant.name} is not downloaded, and the catalog does not know its size",
+                       f"llmrun pull {entry.name}:{variant.name}")  # fmt: skip
+    return {
+        "model": f"{entry.name}:{variant.name}",
+        "basis": "catalog",
+        "fits": total <= room.usable_bytes,
+        "weights_bytes": variant.weights_bytes,
+        "total_bytes": total,
+    }
+
+
+def _catalog_bytes(variant: Variant) -> int:
+    return variant.min_memory_bytes or variant.weights_bytes
+
+
+def _variants(app: App, entry: Entry, room: Room) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for variant in entry.variants:
+        need = _catalog_bytes(variant)
+        stored = app.store.find(f"{entry.name}:{variant.name}")
+        row = {"name": variant.name, "quant": variant.quant, "weights_bytes": variant.weights_bytes,
+               "min_memory_bytes": need, "downloaded": stored is not None and app.store.is_whole(stored),
+               "fits": bool(need) and need <= room.usable_bytes}  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def _print(app: App, report: dict[str, Any]) -> None:
+    out = app.output
+    out.line(f"{report['model']}: {'fits' if report['fits'] else 'does not fit'}")
+    rows = [["weights", format_bytes(report["weights_bytes"]), ""]]
+    if report["basis"] == "files":
+        pool = f"{report['pool_tokens']} tokens in all, {format_bytes(report['kv_token_bytes'])} each"
+        rows.append(["keys and values", format_bytes(report["kv_bytes"]), pool])
+        rows.append(["workspace", format_bytes(report["workspace_bytes"]), ""])
+    note = "" if report["basis"] == "files" else "by the catalog, with a context of 8192 tokens; not downloaded"
+    rows.append(["total", format_bytes(report["total_bytes"]), note])
+    left = f"of {format_bytes(report['free_bytes'])} free, less {format_bytes(report['program_bytes'])} for the program"
+    margin = f" and {format_bytes(report['margin_bytes'])} margin" if report["margin_bytes"] else ""
+    rows.append(["usable", format_bytes(report["usable_bytes"]), left + margin])
+    if report["basis"] == "files":
+        rows.append(["context", str(report["context_tokens"]), report["context_why"]])
+        rows.append(["largest context", str(report["largest_context_tokens"]),
+                     f"the model was made for {report['train_context_tokens']}"])  # fmt: skip
+    out.table((), rows, right=(1,))
+    if len(report["variants"]) > 1:
+        out.line()
+        out.table(("VARIANT", "WEIGHTS", "MEMORY", "FITS", ""), [_variant_row(v, report) for v in report["variants"]],
+                  right=(1, 2))  # fmt: skip
+
+
+def _variant_row(variant: dict[str, Any], report: dict[str, Any]) -> list[str]:
+    known = bool(variant["min_memory_bytes"])
+    marks = ["best" if variant["name"] == report["best_variant"] else "", "downloaded" if variant["downloaded"] else ""]
+    return [
+        variant["name"],
+        format_bytes(variant["weights_bytes"]) if variant["weights_bytes"] else "?",
+        format_bytes(variant["min_memory_bytes"]) if known else "?",
+        "yes" if variant["fits"] else "no" if known else "?",
+        ", ".join(mark for mark in marks if mark),
+    ]
+
+
+def _hint(report: dict[str, Any]) -> str:
+    largest = report.get("largest_context_tokens", 0)
+    if largest:
+        return f"--ctx {largest}"
+    if report["best_variant"]:
+        return f"the variant {report['best_variant']}"
+    return "a smaller model (llmrun ls --all), or close other programs"

@@ -1,0 +1,154 @@
+"""version, hw and doctor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from strata_backends import sysfs
+from strata_cli import __version__, doctor_checks
+from strata_cli.app import App
+from strata_engine.doctor.check import Check, exit_code
+from strata_engine.units import format_bytes
+
+_LIBRARIES = ("torch", "numpy", "typer", "huggingface_hub", "tokenizers", "gguf", "fastapi")
+
+
+def version(context: typer.Context) -> None:
+    """Show versions of the program and of what it stands on."""
+    app = App.of(context)
+    from strata_engine.bench.host import commit
+    from strata_engine.doctor.kernels import state
+
+    kernels = state()
+    data: dict[str, Any] = {
+        "program": __version__,
+        "commit": commit() or None,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "executable": sys.executable,
+        "libraries": {name: _library(name) for name in _LIBRARIES},
+        "kernels": {
+            "library": str(kernels.library) if kernels.library else None,
+            "abi": kernels.abi,
+            "build": kernels.build or None,
+        },
+    }
+    if app.output.json_mode:
+        app.output.data("llmrun.version.v1", data)
+        return
+    commit_text = f" ({data['commit'][:12]})" if data["commit"] else ""
+    app.output.line(f"llmrun {__version__}{commit_text}")
+    app.output.line(f"Python {data['python']}, torch {data['libraries']['torch']}, {data['platform']}")
+    app.output.line(f"CPU kernels: {kernels.text}")
+
+
+def _library(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def hw(
+    context: typer.Context,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the memory bandwidth (about a second)")] = False,
+) -> None:
+    """Show the hardware: processor, memory, and the GPUs that the kernel's drivers see."""
+    import psutil
+
+    from strata_engine.doctor.machine import group_limit_bytes
+
+    app = App.of(context)
+    memory = psutil.virtual_memory()
+    cpu, gpus = sysfs.cpu(), sysfs.gpus()
+    data: dict[str, Any] = {
+        "cpu": vars(cpu),
+        "memory": {
+            "total_bytes": memory.total,
+            "available_bytes": memory.available,
+            "limit_bytes": group_limit_bytes(),
+        },
+        "gpus": [vars(gpu) for gpu in gpus],
+        "overrides": sysfs.overrides(app.env.get),
+    }
+    if measure:
+        from strata_engine.bench.host import read_bandwidth_gb_s
+
+        app.output.note("measuring the memory bandwidth ...")
+        data["memory"]["read_gb_s"] = round(read_bandwidth_gb_s(cpu.usable_cores), 1)
+    if app.output.json_mode:
+        app.output.data("llmrun.hw.v1", data)
+        return
+    app.output.table((), [*_cpu_rows(cpu), *_memory_rows(data["memory"]), *_gpu_rows(gpus), *_override_rows(data)])
+
+
+def _cpu_rows(cpu: sysfs.CpuSeen) -> list[list[str]]:
+    cores = f"{cpu.physical_cores} cores, {cpu.logical_cores} threads, {cpu.usable_cores} cores usable"
+    places = f"{cpu.sockets} socket{'s' * (cpu.sockets > 1)}, {cpu.numa_nodes} NUMA node{'s' * (cpu.numa_nodes > 1)}"
+    rows = [["processor", f"{cpu.model} ({cpu.arch})"], ["", f"{cores}, {places}"]]
+    if cpu.features:
+        rows.append(["features", " ".join(cpu.features)])
+    if cpu.caches:
+        rows.append(["caches", ", ".join(f"{name} {size // 1024} KiB" for name, size in cpu.caches.items())])
+    return rows
+
+
+def _memory_rows(memory: dict[str, Any]) -> list[list[str]]:
+    limit = f", limit of this session {format_bytes(memory['limit_bytes'])}" if memory["limit_bytes"] else ""
+    free, total = format_bytes(memory["available_bytes"]), format_bytes(memory["total_bytes"])
+    rows = [["memory", f"{total}, {free} free{limit}"]]
+    if "read_gb_s" in memory:
+        rows.append(["bandwidth", f"{memory['read_gb_s']} GB/s read, all usable cores"])
+    return rows
+
+
+def _gpu_rows(gpus: Sequence[sysfs.GpuSeen]) -> list[list[str]]:
+    if not gpus:
+        return [["graphics", "no GPU seen by a kernel driver"]]
+    rows: list[list[str]] = []
+    for gpu in gpus:
+        facts = [gpu.arch, f"{gpu.units} units" if gpu.units else "", _vram(gpu), gpu.link, gpu.driver, gpu.node]
+        rows.append(["graphics", f"{gpu.vendor} {gpu.name}: " + ", ".join(fact for fact in facts if fact)])
+        rows += [["", problem] for problem in gpu.problems]
+    return [*rows, ["", "this version runs models on the processor"]]
+
+
+def _vram(gpu: sysfs.GpuSeen) -> str:
+    if gpu.total_bytes is None:
+        return ""
+    used = f" ({format_bytes(gpu.used_bytes)} used)" if gpu.used_bytes is not None else ""
+    return format_bytes(gpu.total_bytes) + used
+
+
+def _override_rows(data: dict[str, Any]) -> list[list[str]]:
+    return [["override", f"{name}={value}"] for name, value in data["overrides"].items()]
+
+
+def doctor(context: typer.Context) -> int:
+    """Check this machine and this installation.
+
+    Ends with 0 when nothing failed, 8 when the device failed, 10 when something else did. Warnings do not count.
+    """
+    app = App.of(context)
+    checks = doctor_checks.run_all(app)
+    code = exit_code(checks)
+    if app.output.json_mode:
+        app.output.data("llmrun.doctor.v1", {"exit_code": code, "checks": [vars(c) for c in checks]})
+        return code
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        app.output.line(f"{_mark(app, check)}  {check.name.ljust(width)}  {check.text}")
+        if check.remedy and check.status in ("warn", "fail"):
+            app.output.line(f"      {' ' * width}  try: {check.remedy}")
+    return code
+
+
+def _mark(app: App, check: Check) -> str:
+    # No colour: the words carry the meaning, and the output is meant to be pasted into a report.
+    return check.status.ljust(4)

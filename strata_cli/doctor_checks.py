@@ -1,0 +1,107 @@
+"""All checks of `llmrun doctor`: the engine's own, and those of settings, shell and server."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Callable
+
+from strata_backends import sysfs
+from strata_cli import completion_install
+from strata_cli.app import App
+from strata_cli.server_record import read_record
+from strata_cli.settings import load_settings
+from strata_engine.doctor import kernels, machine, network
+from strata_engine.doctor.check import FAIL, OK, SKIP, WARN, Check
+from strata_engine.errors import LlmrunError
+
+
+def run_all(app: App) -> list[Check]:
+    """Every check, in the order they are shown. Takes a few seconds at most; changes nothing."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = machine.group_limit_bytes()
+    checks = [
+        machine.check_python(),
+        machine.check_processor(sysfs.cpu()),
+        machine.check_memory(memory.available, memory.total, limit),
+        *machine.check_graphics(sysfs.gpus(), sysfs.overrides(app.env.get)),
+        *kernels.check_all(),
+        *machine.check_store(app.paths.models),
+        check_config(app),
+        check_catalog(app),
+        check_completion(app),
+        check_server(app),
+        network.check_proxy(urllib.request.getproxies()),
+    ]
+    return [*checks, *_network(app)]
+
+
+def _network(app: App) -> list[Check]:
+    urls = host_urls(app)
+    if _value(lambda: app.offline, False):
+        return network.skipped(urls)
+    answers = network.ask_all(urls, app.env.get("REQUESTS_CA_BUNDLE") or app.env.get("SSL_CERT_FILE"))
+    return [*network.check_hosts(answers), network.check_clock(answers)]
+
+
+def _value(read: Callable[[], bool], otherwise: bool) -> bool:
+    # A broken config file is one check's finding, not the end of all checks.
+    try:
+        return read()
+    except LlmrunError:
+        return otherwise
+
+
+def check_config(app: App) -> Check:
+    """The config file and the environment are understood."""
+    try:
+        settings = load_settings(app.flags, app.env, app.paths)
+    except LlmrunError as error:
+        return Check("config", FAIL, error.message, error.hint or "llmrun config edit")
+    unknown = app.env.unknown()
+    if unknown:
+        return Check("config", WARN, f"unknown variables: {', '.join(unknown)}", "docs/env.md lists the known ones")
+    return Check(
+        "config", OK, str(settings.config_file) + ("" if settings.config_file.is_file() else " (not made yet)")
+    )
+
+
+def check_catalog(app: App) -> Check:
+    """The models.yaml files are readable."""
+    try:
+        catalog = app.catalog
+    except LlmrunError as error:
+        return Check("catalog", FAIL, error.message, error.hint)
+    if catalog.warnings:
+        return Check("catalog", WARN, catalog.warnings[0], "correct the file named")
+    return Check("catalog", OK, f"{len(catalog.entries)} models known")
+
+
+def check_completion(app: App) -> Check:
+    """Completion of the login shell."""
+    try:
+        shell = completion_install.login_shell(app.env)
+        where = completion_install.places(shell, app.env, app.paths.data, sys.platform)
+    except LlmrunError as error:
+        return Check("completion", SKIP, error.message)
+    if completion_install.installed(where):
+        return Check("completion", OK, f"installed for {shell}")
+    return Check("completion", OK, f"not installed for {shell} (llmrun completion {shell} --install)")
+
+
+def check_server(app: App) -> Check:
+    """Whether a server of ours runs."""
+    record = read_record(app.paths.server_file)
+    if record is None:
+        return Check("server", OK, "none running")
+    return Check("server", OK, f"running: process {record.pid}, {record.unix or record.address.url}")
+
+
+def host_urls(app: App) -> dict[str, str]:
+    """The places models come from, by name."""
+    return {
+        "hub": app.env.get("HF_ENDPOINT") or "https://huggingface.co",
+        "modelscope": app.env.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn",
+    }

@@ -1,0 +1,136 @@
+"""Checks of the machine: Python, memory, disk, processor, graphics."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from strata_backends import sysfs
+from strata_engine.doctor.check import FAIL, OK, WARN, Check
+from strata_engine.units import format_bytes
+
+_LEAST_PYTHON = (3, 10)
+_LOW_MEMORY, _LOW_DISK, _NO_DISK = 10**9, 5 * 10**9, 300 * 10**6
+_FAST_X86 = "avx2"
+
+
+def check_python() -> Check:
+    """The interpreter, and torch's version without importing it."""
+    version = platform.python_version()
+    if sys.version_info < _LEAST_PYTHON:
+        return Check("python", FAIL, f"Python {version}", "Python 3.10 or newer")
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("python", FAIL, f"Python {version}, torch is not installed", "install llmrun again with pip")
+    return Check("python", OK, f"Python {version}, torch {torch}")
+
+
+def check_memory(available_bytes: int, total_bytes: int, most_bytes: int | None) -> Check:
+    """`most_bytes`: what the control group allows, None without a limit."""
+    limit = f", this session may use {format_bytes(most_bytes)}" if most_bytes else ""
+    text = f"{format_bytes(available_bytes)} of {format_bytes(total_bytes)} free{limit}"
+    if min(available_bytes, most_bytes or available_bytes) < _LOW_MEMORY:
+        return Check("memory", WARN, text, "close other programs, or use a small model (llmrun fit MODEL)")
+    return Check("memory", OK, text)
+
+
+def check_store(models: Path) -> list[Check]:
+    """Free disk and rights where downloads go; nothing is made there."""
+    there = nearest_existing(models)
+    free = shutil.disk_usage(there).free
+    text = f"{format_bytes(free)} free at {there}"
+    remedy = "llmrun cache prune, llmrun rm MODEL, or LLMRUN_MODELS_DIR on another disk"
+    disk = Check("disk", FAIL if free < _NO_DISK else WARN if free < _LOW_DISK else OK, text, remedy)
+    return [disk if disk.status != OK else Check("disk", OK, text), _check_writable(models, there)]
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself or its nearest parent that exists."""
+    return next((p for p in (path, *path.parents) if p.exists()), Path(path.anchor))
+
+
+def _check_writable(models: Path, there: Path) -> Check:
+    remedy = "change its owner or rights, or set LLMRUN_HOME or LLMRUN_MODELS_DIR to a writable directory"
+    if not there.is_dir():
+        return Check("store", FAIL, f"{there} is not a directory", remedy)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Check("store", FAIL, f"cannot write to {there}: {error.strerror}", remedy)
+    return Check("store", OK, f"{models}" + ("" if there == models else " (not made yet)"))
+
+
+def check_processor(seen: sysfs.CpuSeen) -> Check:
+    """Instruction sets our kernels use."""
+    text = (
+        f"{seen.model}, {seen.usable_cores} of {seen.physical_cores} cores, {' '.join(seen.features) or 'no vectors'}"
+    )
+    if seen.arch.lower() in ("x86_64", "amd64") and seen.features and _FAST_X86 not in seen.features:
+        return Check("processor", WARN, text, f"without {_FAST_X86} only the slow plain kernels run")
+    return Check("processor", OK, text)
+
+
+def check_graphics(seen: list[sysfs.GpuSeen], overrides: dict[str, str]) -> list[Check]:
+    """What the drivers show; this version computes on the processor and says so."""
+    if not seen:
+        return [Check("graphics", OK, "no GPU seen; models run on the processor")]
+    checks = []
+    for gpu in seen:
+        text = " ".join(part for part in (gpu.vendor, gpu.name, gpu.arch and f"({gpu.arch})") if part)
+        if gpu.problems:
+            checks.append(Check("graphics", WARN, f"{text}: {gpu.problems[0]}", _remedy(gpu.problems[0])))
+        else:
+            checks.append(Check("graphics", OK, f"{text}; this version runs models on the processor"))
+    if overrides:
+        shown = ", ".join(f"{name}={value}" for name, value in overrides.items())
+        checks.append(Check("graphics", WARN, f"set in the environment: {shown}", "unset what is not meant"))
+    return checks
+
+
+def _remedy(problem: str) -> str:
+    return "sudo usermod -aG render $USER, then log in again" if "group render" in problem else "install its driver"
+
+
+_GROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+
+
+def group_limit_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Memory limit of this control group (version 2, then 1), None without one."""
+    found = (_count(root / limit) for limit, _ in _GROUPS)
+    return next((count for count in found if count is not None), None)
+
+
+def free_memory_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory this process may still take: what the system has free, or less by its control group's limit."""
+    import psutil
+
+    free = psutil.virtual_memory().available
+    for limit, used in _GROUPS:
+        most, taken = _count(root / limit), _count(root / used)
+        if most is not None and taken is not None:
+            # Cached file pages count as taken but are given back on demand.
+            cached = _stat(root / used.rpartition("/")[0] / "memory.stat", ("inactive_file", "active_file"))
+            free = min(free, max(0, most - taken + cached))
+    return free
+
+
+def _stat(file: Path, names: tuple[str, ...]) -> int:
+    try:
+        lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in names and line[1].isdigit())
+
+
+def _count(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(text) if text.isdigit() and int(text) < 2**60 else None
