@@ -122,6 +122,11 @@ def read_text(name: str) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
+def path_of(text: str) -> Path:
+    """A path as typed, with ~ expanded."""
+    return Path(text).expanduser()
+
+
 def refuse_images(names: Sequence[str]) -> RequestRefused:
     """The error for images."""
     return RequestRefused(f"this engine cannot see images yet: {', '.join(names)}", "describe the image in words")

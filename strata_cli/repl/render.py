@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from strata_cli.output import Output, clean
-from strata_engine.events import Event, Failed, Finish, Notice, Reasoning, Started, Text
+from strata_engine.events import Event, Failed, Finish, Notice, Reasoning, Started, Text, Token
 from strata_engine.runtime.api import Stream
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -21,12 +21,14 @@ class Answer:
     started: Started | None = None
     finish: Finish | None = None
     notices: list[Notice] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)  # those of the visible text
     stopped: bool = False
 
     def take(self, event: Event) -> None:
         """Add one event."""
         if isinstance(event, Text):
             self.text += event.text
+            self.tokens += event.tokens
         elif isinstance(event, Reasoning):
             self.reasoning += event.text
         elif isinstance(event, Started):

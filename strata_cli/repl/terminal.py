@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -18,9 +18,9 @@ Names = Callable[[], Iterable[str]]
 
 
 class TerminalInput:
-    """Reads messages at a prompt. `history_file` None = nothing is kept."""
+    """Reads messages at a prompt; with `keep` they go to `history_file`."""
 
-    def __init__(self, commands: Iterable[str], arguments: dict[str, Names], history_file: Path | None) -> None:
+    def __init__(self, commands: Iterable[str], arguments: Mapping[str, Names], history_file: Path, keep: bool) -> None:
         self._session: PromptSession[str] = PromptSession(
             message=PROMPT,
             multiline=True,
@@ -32,15 +32,15 @@ class TerminalInput:
             enable_history_search=False,
         )
         self._file = history_file
-        self.set_history(history_file is not None)
+        self.set_history(keep)
 
     def read(self) -> str:
         """The next message as typed."""
         return self._session.prompt()
 
     def set_history(self, keep: bool) -> None:
-        """Keep messages in the history file (when there is one), or in memory only."""
-        history = _open_history(self._file) if keep and self._file is not None else InMemoryHistory()
+        """Keep messages in the history file, or in memory only."""
+        history = _open_history(self._file) if keep else InMemoryHistory()
         self._session.history = history
         self._session.default_buffer.history = history
         self._session.default_buffer.reset()
@@ -85,7 +85,7 @@ def _keys() -> KeyBindings:
 class SlashCompleter(Completer):
     """Slash commands at the start of a message; behind a command its own names, or paths; paths in any message."""
 
-    def __init__(self, commands: list[str], arguments: dict[str, Names]) -> None:
+    def __init__(self, commands: list[str], arguments: Mapping[str, Names]) -> None:
         self._commands = commands
         self._arguments = arguments
         self._paths = PathCompleter(expanduser=True)

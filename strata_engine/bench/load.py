@@ -48,6 +48,26 @@ class LoadResult:
     wall_s: float
 
 
+def first_model(url: str, api_key: str = "") -> str:
+    """The first model a server lists. Raises ServerError."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.Client(headers=headers, timeout=10.0, trust_env=not _is_local(url)) as client:
+            reply = client.get(f"{url}/v1/models")
+            return str(reply.raise_for_status().json()["data"][0]["id"])
+    except httpx.HTTPStatusError as error:
+        raise ServerError(f"{url} answered {error.response.status_code}", "LLMRUN_API_KEY, or --url") from error
+    except httpx.HTTPError as error:
+        raise ServerError(f"no answer from {url}: {error or type(error).__name__}", "llmrun serve, or --url") from error
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ServerError(f"{url} lists no models", "--model NAME") from error
+
+
+def _is_local(url: str) -> bool:
+    # A proxy from the environment must not see loopback.
+    return httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
+
+
 def measure(plan: LoadPlan, done: Callable[[int], None] = lambda count: None) -> LoadResult:
     """Run the plan; `done` gets the number of finished requests. Raises ServerError when the server cannot be used."""
     return asyncio.run(_measure(plan, done))
@@ -55,11 +75,9 @@ def measure(plan: LoadPlan, done: Callable[[int], None] = lambda count: None) ->
 
 async def _measure(plan: LoadPlan, done: Callable[[int], None]) -> LoadResult:
     headers = {"Authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
-    host = httpx.URL(plan.url).host
     limits = httpx.Limits(max_connections=None)
-    local = host in ("localhost", "127.0.0.1", "::1")  # a proxy from the environment must not see loopback
     async with httpx.AsyncClient(
-        base_url=plan.url, headers=headers, timeout=plan.timeout_s, limits=limits, trust_env=not local
+        base_url=plan.url, headers=headers, timeout=plan.timeout_s, limits=limits, trust_env=not _is_local(plan.url)
     ) as client:
         for number in range(plan.warmups):
             sample = await run_one(client, body(plan, -1 - number))

@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     Handler.most = 0
     try:

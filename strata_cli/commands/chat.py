@@ -1,0 +1,192 @@
+"""run and chat: one question, or a conversation in the terminal. Off a terminal `chat` behaves as `run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from strata_cli import local, prompt
+from strata_cli.app import App
+from strata_cli.flags import LoadFlags, SamplingFlags, sampling_settings_of, to_sampling, with_flags
+from strata_cli.once import Manner, Once
+from strata_cli.repl.chat import Chat
+from strata_cli.repl.conversation import Conversation
+from strata_cli.repl.sessions import LAST, Sessions
+from strata_cli.talkflags import KeepFlags, OnceFlags, PlaceFlags, TalkFlags, ThinkCommand
+from strata_engine.chat import TokenRequest
+from strata_engine.config import SamplingParams
+from strata_engine.errors import NotFound, UsageError
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL] [PROMPT]", help="Without MODEL the default model answers; behind -- a prompt may begin with -"
+    ),
+]
+run = typer.Typer(add_completion=False, rich_markup_mode=None)
+chat = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@run.command("run", cls=ThinkCommand)
+@with_flags(LoadFlags, SamplingFlags, TalkFlags, OnceFlags, PlaceFlags)
+def run_once(
+    context: typer.Context,
+    load: LoadFlags,
+    sampling: SamplingFlags,
+    talk: TalkFlags,
+    once: OnceFlags,
+    place: PlaceFlags,
+    words: Words = None,
+) -> int:
+    """Ask once and print the answer. Piped text goes before the prompt; a prompt of - is the piped text alone."""
+    app = App.of(context)
+    spoken = _spoken(app, words)
+    if spoken.words is None and prompt.stdin_is_terminal() and not talk.file and not app.output.json_mode:
+        raise UsageError("no prompt", f'llmrun run {spoken.model or "MODEL"} "question", or llmrun chat')
+    return _ask(app, spoken, Flags(load, sampling, talk, place), once, None)
+
+
+@chat.command("chat", cls=ThinkCommand)
+@with_flags(LoadFlags, SamplingFlags, TalkFlags, KeepFlags, PlaceFlags)
+def chat_loop(
+    context: typer.Context,
+    load: LoadFlags,
+    sampling: SamplingFlags,
+    talk: TalkFlags,
+    keep: KeepFlags,
+    place: PlaceFlags,
+    words: Words = None,
+) -> int:
+    """Chat with a model in the terminal. /help lists the commands, Ctrl-D leaves."""
+    app = App.of(context)
+    spoken = _spoken(app, words)
+    flags = Flags(load, sampling, talk, place)
+    if not prompt.stdin_is_terminal():
+        return _ask(app, spoken, flags, OnceFlags(), keep)
+    if app.output.json_mode:
+        raise UsageError("chat is for people; it has no --json", "llmrun run --json")
+    return _converse(app, spoken, flags, keep)
+
+
+class Flags:
+    """The groups that run and chat share."""
+
+    def __init__(self, load: LoadFlags, sampling: SamplingFlags, talk: TalkFlags, place: PlaceFlags) -> None:
+        self.load, self.sampling, self.talk, self.place = load, sampling, talk, place
+        if talk.image:
+            raise prompt.refuse_images(talk.image)
+
+
+def _spoken(app: App, words: list[str] | None) -> prompt.Spoken:
+    return prompt.split_model(words or [], lambda word: local.is_model(app, word), lambda: local.model_names(app))
+
+
+def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: KeepFlags | None) -> int:
+    if once.raw and flags.talk.system:
+        raise UsageError("--raw sends the prompt alone; --system has no place in it")
+    if flags.sampling.logprobs is not None and not app.output.json_mode:
+        raise UsageError("--logprobs shows in JSON only", "--json or --jsonl")
+    local.begin_imports()  # half a start is importing: it goes on while stdin, settings and files are read
+    system = prompt.system_text(flags.talk.system)
+    only = spoken.words == "-"
+    piped = prompt.read_piped(sys.stdin, app.output.note, only)
+    text = prompt.join_prompt(piped, flags.talk.file or (), None if only else spoken.words)
+    manner = Manner(
+        count=once.count,
+        extract=once.extract,
+        strict=once.strict,
+        stats=flags.talk.stats,
+        hide_thinking=flags.talk.hide_thinking,
+        timeout_s=once.timeout_s,
+        file=None if once.file_out in (None, "-") else prompt.path_of(once.file_out),
+    )
+    sessions = Sessions(app.paths.sessions)
+    name = _session_name(sessions, keep) if keep else None
+    with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+        params = to_sampling(app, flags.sampling, found.model.defaults)
+        talk = _conversation(app, sessions, name, found, params)
+        talk.system = system or talk.system
+        talk.thinking = flags.talk.thinking if flags.talk.thinking is not None else talk.thinking
+        request = TokenRequest(text=text) if once.raw else talk.request(text)
+        runner = Once(app.output, found.service, found.model, manner, found.load_s)
+        answers, code = runner.run(request, talk.params)
+        if name is not None and answers[0].text:
+            talk.add(text, answers[0].text, answers[0].reasoning, answers[0].stopped)
+            sessions.save(name, talk)
+        return code
+
+
+def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) -> int:
+    local.begin_imports()
+    from strata_cli.repl.loop import run_loop
+    from strata_cli.repl.slash import all_names
+    from strata_cli.repl.terminal import TerminalInput
+
+    system = prompt.system_text(flags.talk.system)
+    files = [prompt.fenced_file(name) for name in flags.talk.file or ()]
+    sessions = Sessions(app.paths.sessions)
+    name = _session_name(sessions, keep)
+    history = bool(app.settings.get("history")) and not keep.no_history
+    names = {"/load": lambda: [*local.local_names(app), *(e.name for e in sessions.entries())]}
+    source = TerminalInput(all_names(), names, app.paths.state / "history", history)
+    with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+        params = to_sampling(app, flags.sampling, found.model.defaults)
+        talk = _conversation(app, sessions, name, found, params)
+        talk.system = system or talk.system
+        talk.thinking = flags.talk.thinking if flags.talk.thinking is not None else talk.thinking
+        settings = sampling_settings_of(app, flags.sampling, found.model.defaults)
+        loop = Chat(
+            service=found.service,
+            model=found.model,
+            talk=talk,
+            output=app.output,
+            sessions=sessions,
+            open_model=lambda text: local.switch(app, found, text, flags.load),
+            list_models=lambda: local.local_names(app),
+            origins={key: settings.origin(key) for key in settings.values},
+            session=name or (LAST if history else None),
+            stats=flags.talk.stats,
+            hide_thinking=flags.talk.hide_thinking,
+            load_s=found.load_s,
+            pending=files,
+        )
+        _greet(app, loop)
+        return run_loop(loop, source, spoken.words or "")
+
+
+def _greet(app: App, loop: Chat) -> None:
+    count = len(loop.talk.messages)
+    going_on = f", going on with {count} messages" if count else ""
+    app.output.note(
+        f"{loop.model.name}, {loop.model.context_tokens} tokens of context{going_on}. /help, Ctrl-D leaves."
+    )
+
+
+def _session_name(sessions: Sessions, keep: KeepFlags) -> str | None:
+    if keep.session is not None:
+        sessions.path(keep.session)  # refuses names that are none, before the model loads
+        return keep.session
+    if not keep.resume:
+        return None
+    newest = next(iter(sessions.entries()), None)
+    if newest is None:
+        raise NotFound("no saved conversation to continue", "llmrun chat begins one")
+    return newest.name
+
+
+def _session_model(sessions: Sessions, name: str | None) -> str:
+    """The model a saved conversation was held with; "" for none: the default."""
+    return sessions.load(name, SamplingParams()).model if name and sessions.exists(name) else ""
+
+
+def _conversation(
+    app: App, sessions: Sessions, name: str | None, found: local.OpenModel, params: SamplingParams
+) -> Conversation:
+    if name is not None and sessions.exists(name):
+        talk = sessions.load(name, params)
+        app.output.detail(f"session {name}: {len(talk.messages)} messages")
+        talk.model = found.reference
+        return talk
+    return Conversation(found.reference, params)

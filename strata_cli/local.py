@@ -1,0 +1,203 @@
+"""A model ready to answer: on a running server that has it, else loaded in this process.
+
+The one place of the command line that opens engines; their imports happen here, on demand.
+Main flow: reference -> server? -> files on disk (downloaded if need be) -> engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strata_cli.app import App
+from strata_cli.flags import LoadFlags, to_engine_config
+from strata_cli.prompt import looks_like_model
+from strata_engine.errors import LlmrunError, UsageError
+
+if TYPE_CHECKING:
+    from strata_cli.talkflags import PlaceFlags
+    from strata_engine.registry.files import ModelFiles
+    from strata_engine.runtime.api import LoadedModel, Service
+    from strata_engine.runtime.service import LocalService
+
+_READ_AHEAD_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A service with a model in it. `load_s` None: it was loaded before (by a server)."""
+
+    service: Service
+    model: LoadedModel
+    reference: str
+    load_s: float | None
+
+
+def is_model(app: App, word: str) -> bool:
+    """Whether one word names a model: a catalog name, an alias, something downloaded, a path or a hub form."""
+    from strata_engine.registry.reference import BadReference, parse
+
+    if looks_like_model(word):
+        return True
+    try:
+        reference = parse(word)
+    except BadReference:
+        return False
+    if reference.kind != "name":
+        return not any(c.isspace() for c in word)
+    known = {name.lower() for name in model_names(app)}
+    return reference.target.lower() in known
+
+
+def model_names(app: App) -> list[str]:
+    """Catalog names, aliases and downloaded models."""
+    return [*app.catalog.names(), *local_names(app)]
+
+
+def local_names(app: App) -> list[str]:
+    """Aliases and what is downloaded."""
+    return sorted({m.base for m in app.store.manifests()} | set(app.store.aliases()))
+
+
+def default_reference(app: App) -> str:
+    """The catalog's default model. Raises UsageError when a catalog names none."""
+    entry = app.catalog.default
+    if entry is None:
+        raise UsageError("no model was named and the catalog has no default", "llmrun ls --all")
+    return entry.name
+
+
+def begin_imports() -> None:
+    """Import the engine in a thread: it takes over a second, and input may have to be waited for meanwhile."""
+    threading.Thread(target=import_engine, name="imports", daemon=False).start()
+
+
+def import_engine() -> None:
+    """Import what loads and runs models; once, then free."""
+    import gc
+
+    gc.disable()  # a third of a million new objects would be walked again and again
+    try:
+        importlib.import_module("strata_engine.runtime.service")
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def open_service(app: App, load: LoadFlags) -> LocalService:
+    """A service of this process, without a model in it."""
+    config = to_engine_config(app, load)
+    import_engine()
+    from strata_backends.probe import open_backend
+
+    from strata_engine.runtime.service import LocalService
+
+    return LocalService(app.catalog, app.store, config, open_backend)
+
+
+def find_files(app: App, reference: str) -> ModelFiles:
+    """The files of a model, downloaded first when they are missing."""
+    from strata_cli.fetch import ensure_present
+
+    files = ensure_present(app, reference)
+    for note in files.notes:
+        app.output.note(note)
+    _read_ahead(files)
+    return files
+
+
+@contextmanager
+def opened(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> Iterator[OpenModel]:
+    """The model, ready; closed at the end. Raises NotFound, ServerError, CorruptFile, OutOfMemory and their kin."""
+    reference = reference or default_reference(app)
+    remote = _on_server(app, reference, load, place)
+    if remote is not None:
+        with contextlib.closing(remote.service):
+            yield remote
+        return
+    files = find_files(app, reference)
+    with open_service(app, load) as service:
+        yield _load(app, service, files, reference)
+
+
+def switch(app: App, now: OpenModel, reference: str, load: LoadFlags) -> tuple[Service, LoadedModel]:
+    """Another model in the same place (/load); the old one is freed once the new one is there."""
+    from strata_engine.runtime.service import LocalService
+
+    if not isinstance(now.service, LocalService):
+        return now.service, now.service.load(reference)
+    files = find_files(app, reference)
+    before = now.service.loaded()
+    model = _load(app, now.service, files, reference).model
+    for old in before:
+        if old.reference != model.reference:
+            now.service.unload(old.name, 0.0)
+    return now.service, model
+
+
+def _load(app: App, service: LocalService, files: ModelFiles, reference: str) -> OpenModel:
+    began = time.perf_counter()
+    model = service.load_files(files)
+    report = service.report(model.name)
+    for choice in report.choices:
+        app.output.detail(f"{choice['what']}: {choice['taken']} ({choice['why']})")
+    for notice in report.notices:
+        app.output.warn(notice.message)
+    return OpenModel(service, model, reference, time.perf_counter() - began)
+
+
+def _on_server(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> OpenModel | None:
+    """A server's copy of the model: always with --server, else when one runs and has it loaded.
+
+    Load flags want a model of their own, so they keep away from a server that nobody named.
+    """
+    if place.server is None and (place.no_server or load != LoadFlags() or not _may_run(app)):
+        return None
+    from strata_cli.client import find_server
+
+    service = find_server(app, place.server)
+    if service is None:
+        return None
+    try:
+        if place.server is not None:
+            if load != LoadFlags():
+                raise UsageError("load flags have no effect on a server's model", "drop them, or --no-server")
+            return OpenModel(service, service.load(reference), reference, None)
+        wanted = reference.lower()
+        model = next((m for m in service.loaded() if wanted in (m.name.lower(), m.reference.lower())), None)
+    except LlmrunError:
+        service.close()
+        if place.server is not None:
+            raise
+        app.output.note("the running server does not answer; the model is loaded here")
+        return None
+    if model is None:
+        service.close()
+        return None
+    app.output.detail(f"{reference} is loaded on the server at {service.url}")
+    return OpenModel(service, model, reference, None)
+
+
+def _may_run(app: App) -> bool:
+    """A server was configured or left its record: only then is the HTTP client worth importing."""
+    return app.settings.origin("host") != "built-in" or app.paths.server_file.exists()
+
+
+def _read_ahead(files: ModelFiles) -> None:
+    """Ask the system to read the weights while the engine is imported; no harm if it does not know how."""
+    if not hasattr(os, "posix_fadvise") or files.size_bytes > _READ_AHEAD_MOST_BYTES:
+        return
+    for file in files.files:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(file.path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
