@@ -1,0 +1,132 @@
+"""kv_store and attention over shuffled pages: cache types, head groups, page borders, several sequences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strata_kernels.ops import KvLayer
+from tests.support.op_cases import KV_TYPES, assert_close, attention_oracle, paged, random, rows_at, run
+
+TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32"])
+LENGTHS = (1, 15, 16, 17, 40, 70)
+PAGE = 16
+# both ends of pages, the first token, and a long one; mixed sequences
+PLACES = [(0, 0), (1, 14), (2, 15), (3, 16), (4, 15), (4, 16), (4, 39), (5, 31), (5, 32), (5, 69), (3, 0), (1, 7)]
+
+
+def attend(ops, q, filled, places, scale=0.125):
+    out = torch.empty_like(q)
+    rows = rows_at(filled.pages, filled.cache.page_tokens, places)
+    run(ops, lambda: ops.attention(q, filled.cache, rows, scale, out))
+    return out
+
+
+@TYPE
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(3, 3, 64), (9, 3, 64), (8, 1, 32), (16, 2, 128), (2, 1, 8)])
+def test_rows_see_their_own_sequence_up_to_their_position(ops, dtype, heads, kv_heads, width):
+    filled = paged(LENGTHS, kv_heads, width, PAGE, dtype)
+    q = random(len(PLACES), heads, width, seed=9)
+    got = attend(ops, q, filled, PLACES)
+    assert_close(got, attention_oracle(q, filled, PLACES, 0.125), 4.0, 2e-6)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 8, 32, 64])
+def test_the_page_size_does_not_matter(ops, page_tokens):
+    filled = paged(LENGTHS, 2, 32, page_tokens, torch.float16)
+    q = random(len(PLACES), 4, 32, seed=9)
+    assert_close(attend(ops, q, filled, PLACES), attention_oracle(q, filled, PLACES, 0.125), 4.0, 2e-6)
+
+
+def test_a_long_sequence_is_summed_accurately(ops):
+    filled = paged([3000], 1, 64, 32, torch.float16)
+    places = [(0, 2999), (0, 1500), (0, 2047)]
+    q = random(3, 3, 64, seed=9)
+    assert_close(attend(ops, q, filled, places), attention_oracle(q, filled, places, 0.125), 1.0, 2e-6)
+
+
+def test_sharp_scores_pick_one_value(ops):
+    filled = paged([40], 1, 64, 16, torch.float32)
+    q = (filled.keys[0][23, 0] * 50).float().reshape(1, 1, 64)
+    got = attend(ops, q, filled, [(0, 39)], scale=1.0)
+    assert_close(got[0, 0], filled.values[0][23, 0], 1.0, 1e-6)
+
+
+@TYPE
+def test_a_row_does_not_depend_on_the_others(ops, dtype):
+    filled = paged(LENGTHS, 3, 64, PAGE, dtype)
+    places = (PLACES * 3)[:33]
+    q = random(33, 9, 64, seed=9)
+    whole = attend(ops, q, filled, places)
+    for start, count in [(n, 1) for n in range(12)] + [(32, 1), (4, 8)]:
+        part = slice(start, start + count)
+        assert torch.equal(attend(ops, q[part].clone(), filled, places[part]), whole[part])
+
+
+def test_where_the_pages_lie_does_not_matter(ops):
+    q = random(2, 9, 64, seed=9)
+    first, second = (attend(ops, q, paged([70], 3, 64, PAGE, torch.float16), [(0, 69), (0, 20)]) for _ in range(2))
+    filled = paged([70], 3, 64, PAGE, torch.float16)
+    flipped = KvLayer(filled.cache.keys.flip(0).contiguous(), filled.cache.values.flip(0).contiguous())
+    pages = (filled.cache.keys.shape[0] - 1 - filled.pages).int()
+    out = torch.empty_like(q)
+    rows = rows_at(pages, PAGE, [(0, 69), (0, 20)])
+    run(ops, lambda: ops.attention(q, flipped, rows, 0.125, out))
+    assert torch.equal(first, second)
+    assert torch.equal(first, out)
+
+
+def test_the_thread_count_does_not_matter(maker):
+    if not maker.threaded:
+        pytest.skip("this maker uses torch's threads")
+    filled = paged([400, 3], 3, 64, 32, torch.float16)
+    q = random(3, 9, 64, seed=9)
+    first, *rest = [attend(maker.make(threads), q, filled, [(0, 399), (1, 2), (0, 5)]) for threads in (1, 2, 3)]
+    assert all(torch.equal(first, other) for other in rest)
+
+
+@TYPE
+@pytest.mark.parametrize(("kv_heads", "width"), [(1, 64), (3, 64), (2, 33)])
+def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads, width):
+    shape = (5, kv_heads, 16, width)
+    cache = KvLayer(random(*shape, seed=1).to(dtype), random(*shape, seed=2).to(dtype))
+    before = KvLayer(cache.keys.clone(), cache.values.clone())
+    pages = torch.tensor([[3, 1, 4]], dtype=torch.int32)
+    positions = [0, 15, 16, 31, 40]
+    rows = rows_at(pages, 16, [(0, position) for position in positions])
+    k, v = random(5, kv_heads, width, seed=3, scale=7.0), random(5, kv_heads, width, seed=4)
+    run(ops, lambda: ops.kv_store(k, v, cache, rows))
+    for n, position in enumerate(positions):
+        page, offset = pages[0, position // 16], position % 16
+        before.keys[page, :, offset] = k[n].to(dtype)
+        before.values[page, :, offset] = v[n].to(dtype)
+    assert torch.equal(cache.keys, before.keys)
+    assert torch.equal(cache.values, before.values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+def test_conversion_rounds_to_nearest_even_through_all_magnitudes(ops, dtype):
+    values = torch.tensor(
+        [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 6e-8, 3e-8, 1e-7, 5.96e-8, 65519.0, -0.0]
+    )
+    values = torch.cat([values, random(86, scale=1e-5)]).reshape(1, 1, 96)
+    cache = KvLayer(torch.zeros(1, 1, 1, 96, dtype=dtype), torch.zeros(1, 1, 1, 96, dtype=dtype))
+    rows = rows_at(torch.zeros(1, 1, dtype=torch.int32), 1, [(0, 0)])
+    run(ops, lambda: ops.kv_store(values, -values, cache, rows))
+    assert torch.equal(cache.keys.view(torch.int16).flatten(), values.to(dtype).view(torch.int16).flatten())
+    assert torch.equal(cache.values.view(torch.int16).flatten(), (-values).to(dtype).view(torch.int16).flatten())
+
+
+@TYPE
+def test_a_row_attends_to_what_its_own_step_stored(ops, dtype):
+    filled = paged([20], 1, 32, 16, dtype)
+    rows, places = rows_at(filled.pages, 16, [(0, 18), (0, 19)]), [(0, 18), (0, 19)]
+    k, v, q = random(2, 1, 32, seed=5), random(2, 1, 32, seed=6), random(2, 2, 32, seed=7)
+    filled.keys[0][18:20], filled.values[0][18:20] = k.to(dtype).double(), v.to(dtype).double()
+    out = torch.empty_like(q)
+    run(
+        ops,
+        lambda: ops.kv_store(k, v, filled.cache, rows),
+        lambda: ops.attention(q, filled.cache, rows, 0.2, out),
+    )
+    assert_close(out, attention_oracle(q, filled, places, 0.2), 4.0, 2e-6)

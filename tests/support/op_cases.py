@@ -1,0 +1,137 @@
+"""Inputs and oracles of the shared operation tests: weights of every storage type, paged rows, f64 formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from strata_kernels.ops import KvLayer, Ops, Rows, Weight
+from tests.support.tiny_gguf import encode
+
+FLOAT_TYPES = ("F32", "F16", "BF16")
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+SUPER_TYPES = ("Q4_K", "Q5_K", "Q6_K")
+ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES + SUPER_TYPES
+KV_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    """Normal f32 values that depend on shape and seed only."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def make_weight(type_name: str, rows: int, cols: int, seed: int = 0) -> Weight:
+    """A random matrix stored as `type_name`, in file layout."""
+    stored = encode(random(rows, cols, seed=seed, scale=cols**-0.5).numpy(), type_name)
+    return Weight(type_name, rows, cols, torch.from_numpy(stored.view(np.uint8).reshape(rows, -1)))
+
+
+def values_of(weight: Weight) -> Tensor:
+    """The stored matrix as f64 [N, K], decoded by the gguf package."""
+    kind = gguf.GGMLQuantizationType[weight.type]
+    stored = weight.data.numpy()
+    if weight.type in ("F32", "F16"):
+        stored = stored.view(np.float32 if weight.type == "F32" else np.float16)
+    return torch.from_numpy(np.array(gguf.quants.dequantize(stored, kind))).double()
+
+
+def rounded_to_int8(x: Tensor) -> Tensor:
+    """x [R, K] after the contract's activation rounding: blocks of 32, scale max|x|/127 in f32, nearest even; f64."""
+    blocks = x.reshape(x.shape[0], -1, 32)
+    most = blocks.abs().amax(-1, keepdim=True)
+    inverse = torch.where(most > 0, 127 / most, torch.zeros_like(most))
+    codes = (blocks * inverse).round()
+    scale = most * torch.tensor(1 / 127, dtype=torch.float32)
+    return (codes.double() * scale.double()).reshape(x.shape)
+
+
+def seen_by(ops: Ops, weight: Weight, x: Tensor) -> Tensor:
+    """The activations as `ops` multiplies them with this weight, f64."""
+    if ops.name == "native" and weight.type not in FLOAT_TYPES:
+        return rounded_to_int8(x)
+    return x.double()
+
+
+def run(ops: Ops, *calls: Callable[[], None]) -> None:
+    """Record the calls as one step and run it once."""
+    ops.begin()
+    for call in calls:
+        call()
+    ops.end().run()
+
+
+def assert_close(got: Tensor, wanted: Tensor, magnitude: Tensor | float, share: float) -> None:
+    """|got - wanted| <= share * magnitude everywhere. `magnitude`: the size of what was summed, not of the sum."""
+    error = (got.double() - wanted.double()).abs()
+    limit = torch.as_tensor(magnitude, dtype=torch.float64) * share + 1e-30
+    worst = (error / limit).max().item() if error.numel() else 0.0
+    assert worst <= 1, f"error is {worst:.2f} times the limit"
+
+
+def linear(ops: Ops, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """One matrix product in a step of its own."""
+    out = torch.empty(x.shape[0], weight.rows)
+    run(ops, lambda: ops.linear(x, [weight], [out], None if bias is None else [bias]))
+    return out
+
+
+@dataclass(frozen=True)
+class Paged:
+    """A cache of several sequences whose pages are shuffled, and what is in it in plain order."""
+
+    cache: KvLayer
+    pages: Tensor  # i32 [B, most pages]
+    keys: list[Tensor]  # per sequence f64 [length, K, D], as stored
+    values: list[Tensor]
+
+
+def paged(
+    lengths: Sequence[int], kv_heads: int, width: int, page_tokens: int, dtype: torch.dtype, seed: int = 0
+) -> Paged:
+    """Sequences of these lengths, filled. Page 0 and unused slots hold large values that nothing may read."""
+    counts = [-(-length // page_tokens) for length in lengths]
+    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed)) + 1
+    shape = (sum(counts) + 1, kv_heads, page_tokens, width)
+    cache = KvLayer(torch.full(shape, 3e4).to(dtype), torch.full(shape, 3e4).to(dtype))
+    pages = torch.zeros(len(lengths), max(counts) + 1, dtype=torch.int32)
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    taken = 0
+    for sequence, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        own = order[taken : taken + count]
+        taken += count
+        pages[sequence, :count] = own.int()
+        k = random(length, kv_heads, width, seed=seed + 10 + sequence).to(dtype)
+        v = random(length, kv_heads, width, seed=seed + 50 + sequence).to(dtype)
+        for token in range(length):
+            page, offset = own[token // page_tokens], token % page_tokens
+            cache.keys[page, :, offset] = k[token]
+            cache.values[page, :, offset] = v[token]
+        keys.append(k.double())
+        values.append(v.double())
+    return Paged(cache, pages, keys, values)
+
+
+def rows_at(pages: Tensor, page_tokens: int, places: Sequence[tuple[int, int]]) -> Rows:
+    """Rows for (sequence, position) pairs."""
+    sequences = torch.tensor([sequence for sequence, _ in places], dtype=torch.int32)
+    positions = torch.tensor([position for _, position in places], dtype=torch.int32)
+    page = pages[sequences.long(), (positions // page_tokens).long()]
+    return Rows(positions, sequences, page * page_tokens + positions % page_tokens, pages)
+
+
+def attention_oracle(q: Tensor, filled: Paged, places: Sequence[tuple[int, int]], scale: float) -> Tensor:
+    """Softmax attention of each row in f64."""
+    out = torch.empty(q.shape, dtype=torch.float64)
+    for row, (sequence, position) in enumerate(places):
+        k, v = filled.keys[sequence][: position + 1], filled.values[sequence][: position + 1]
+        group = q.shape[1] // k.shape[1]
+        for head in range(q.shape[1]):
+            scores = k[:, head // group] @ q[row, head].double() * scale
+            out[row, head] = torch.softmax(scores, 0) @ v[:, head // group]
+    return out
