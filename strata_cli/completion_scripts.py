@@ -81,7 +81,7 @@ end
 function __llmrun_paths --argument-names lister current
     set -l flag (string match -r -- '^--[^=]*=' $current)
     for path in ($lister (string replace -r -- '^--[^=]*=' '' $current))
-        echo $flag$path
+        echo "$flag$path"
     end
 end
 complete -c llmrun -f -k -a '(__llmrun_complete)'
