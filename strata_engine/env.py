@@ -47,6 +47,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TRANSFORMERS_OFFLINE", "1 = as LLMRUN_OFFLINE"),
     Variable("MODELSCOPE_ENDPOINT", "ModelScope mirror"),
     Variable("MODELSCOPE_API_TOKEN", "ModelScope token"),
+    Variable("REQUESTS_CA_BUNDLE", "certificate file to trust besides the system's (SSL_CERT_FILE counts too)"),
     Variable("NO_COLOR", "non-empty = no colour"),
     Variable("FORCE_COLOR", "non-empty = colour even into a pipe"),
     Variable("CLICOLOR_FORCE", "non-zero = colour even into a pipe"),

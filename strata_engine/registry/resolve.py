@@ -154,9 +154,8 @@ class _Resolver:
                 return dataclasses.replace(found, variant=variant.name, **rules)
         manifest = self.store.find(f"{entry.name}:{variant.name}")
         if manifest and self.store.is_whole(manifest) and _same_revision(manifest, reference):
-            files = self.store.local_files(manifest)
-            found = _from_manifest(self.store, manifest, files)
-            stale = _stale_note(entry, variant, files)
+            found = files_of(self.store, manifest)
+            stale = _stale_note(entry, variant, found.files)
             return dataclasses.replace(found, name=entry.name, notes=stale, **rules)
         return self._from_blobs(entry, variant, reference)
 
@@ -176,7 +175,7 @@ class _Resolver:
         if not whole:
             return None
         newest = max(whole, key=lambda m: (m.reference == reference.normal, m.pulled_at))
-        return _from_manifest(self.store, newest, self.store.local_files(newest))
+        return files_of(self.store, newest)
 
 
 class _WithoutAliases(Store):
@@ -205,8 +204,10 @@ def _same_revision(manifest: Manifest, reference: Reference) -> bool:
     )
 
 
-def _from_manifest(store: Store, manifest: Manifest, files: tuple[LocalFile, ...]) -> ModelFiles:
+def files_of(store: Store, manifest: Manifest) -> ModelFiles:
+    """The engine's view of a downloaded model."""
     directory = store.trees / manifest.key if manifest.directory else None
+    files = store.local_files(manifest)
     return ModelFiles(manifest.name, manifest.reference, manifest.root, files, directory, manifest.variant)
 
 

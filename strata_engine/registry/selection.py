@@ -109,3 +109,12 @@ def _checkpoint(files: Sequence[CatalogFile], wanted: str, repo: str) -> tuple[l
         raise NotFound(f"{repo} holds no model that can be read: no GGUF and no config.json with .safetensors",
                        "another repository")  # fmt: skip
     return kept, ""
+
+
+def add_mmproj(chosen: list[CatalogFile], files: Sequence[CatalogFile]) -> list[CatalogFile]:
+    """The files with the repository's image projector, 16 bit where there is a choice."""
+    found = [f for f in files if role_of(f.name) == "mmproj"]
+    if not found or any(f.path == o.path for f in found for o in chosen):
+        return chosen
+    best = min(found, key=lambda f: ({"F16": 0, "BF16": 1}.get(quant_of(f.path), 2), f.path))
+    return [*chosen, CatalogFile(best.path, "mmproj", best.size, best.sha256)]

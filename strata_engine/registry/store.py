@@ -144,10 +144,6 @@ class Store:
         """Lock file of one download."""
         return self.paths.partial / f"{key}.lock"
 
-    def pull_lock(self, reference: str) -> Path:
-        """Lock file of one running pull; `pulls_running` looks at these."""
-        return self.paths.partial / f"{manifest.key_of(reference)}.pull"
-
     def pulls_running(self) -> bool:
         """Whether any pull runs now: its blobs may not have a manifest yet."""
         try:

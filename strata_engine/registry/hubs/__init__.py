@@ -1,0 +1,1 @@
+"""Where model files come from: listings and addresses only; bytes are fetched by the downloader."""
