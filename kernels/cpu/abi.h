@@ -1,0 +1,115 @@
+// The C interface of libllmrun_cpu. Plain types only: Python binds it with ctypes and checks LLMRUN_ABI first.
+// Raise LLMRUN_ABI with every change to this file. Functions returning int give 0 for success; llmrun_error() says
+// what failed in this thread.
+#pragma once
+#include <stdint.h>
+
+#define LLMRUN_ABI 1
+#define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
+#define LLMRUN_OP_NUMBERS 16
+#define LLMRUN_OP_POINTERS 16
+
+#if defined(_WIN32)
+#define LLMRUN_API __declspec(dllexport)
+#else
+#define LLMRUN_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Storage types, numbered as in GGUF.
+enum LlmrunType {
+  LLMRUN_F32 = 0,
+  LLMRUN_F16 = 1,
+  LLMRUN_Q4_0 = 2,
+  LLMRUN_Q4_1 = 3,
+  LLMRUN_Q5_0 = 6,
+  LLMRUN_Q5_1 = 7,
+  LLMRUN_Q8_0 = 8,
+  LLMRUN_Q4_K = 12,
+  LLMRUN_Q5_K = 13,
+  LLMRUN_Q6_K = 14,
+  LLMRUN_BF16 = 30,
+};
+
+// Operations. n = numbers, p = pointers, f = floats, in the order listed; tensors are contiguous.
+enum LlmrunCode {
+  LLMRUN_EMBED = 0,        // n: R W type V            p: ids(i32) table(file layout) out
+  LLMRUN_RMS_NORM = 1,     // n: R W                   p: x weight out        f: eps
+  LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks
+  LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*      flags: 1 = add to out
+  LLMRUN_SILU_MUL = 4,     // n: count                 p: gate up out
+  LLMRUN_ADD = 5,          // n: count                 p: a b out
+  LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin      f: scale
+  LLMRUN_ROPE = 7,         // n: R H D pairs           p: x cos sin           flags: 1 = adjacent pairs
+  LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P type        p: k v keys values slots
+  LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages type   p: q keys values positions sequences pages out
+                           //                                              f: scale
+  LLMRUN_GATHER = 10,      // n: rows W source_rows    p: x index out
+  LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32)
+  LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)
+  LLMRUN_PACK = 13,        // n: rows cols type        p: source packed
+  LLMRUN_CODES = 14,
+};
+
+// Results of llmrun_program_run.
+enum LlmrunStatus {
+  LLMRUN_OK = 0,
+  LLMRUN_BAD_ID = 1,        // embed: id outside the table
+  LLMRUN_BAD_SLOT = 2,      // kv_store: slot outside the cache
+  LLMRUN_BAD_ROW = 3,       // attention: position, sequence or page number out of range
+  LLMRUN_BAD_INDEX = 4,     // gather: index outside the rows
+  LLMRUN_NO_MEMORY = 5,
+  LLMRUN_BAD_PROGRAM = 6,
+};
+
+typedef struct LlmrunOp {
+  int32_t code;
+  int32_t flags;
+  int64_t n[LLMRUN_OP_NUMBERS];
+  void* p[LLMRUN_OP_POINTERS];
+  float f[4];
+} LlmrunOp;
+
+typedef struct LlmrunPool LlmrunPool;
+typedef struct LlmrunProgram LlmrunProgram;
+
+LLMRUN_API int32_t llmrun_abi(void);
+LLMRUN_API const char* llmrun_error(void);
+
+// Comma-separated names of the instruction sets this CPU and its operating system offer.
+LLMRUN_API const char* llmrun_cpu_features(void);
+// Comma-separated builds inside this library, slowest first, and the reason a build cannot run here ("" = it can).
+LLMRUN_API const char* llmrun_builds(void);
+LLMRUN_API const char* llmrun_build_refused(const char* build);
+
+// `build` NULL takes the fastest usable one. NULL result: see llmrun_error().
+LLMRUN_API LlmrunPool* llmrun_pool_create(int32_t threads, const char* build);
+LLMRUN_API void llmrun_pool_destroy(LlmrunPool* pool);
+LLMRUN_API const char* llmrun_pool_build(const LlmrunPool* pool);
+
+// A program keeps the ops and their addresses; it must be destroyed before its pool. One run at a time per pool
+// (others wait).
+LLMRUN_API LlmrunProgram* llmrun_program_create(LlmrunPool* pool, const LlmrunOp* ops, int64_t count);
+LLMRUN_API void llmrun_program_destroy(LlmrunProgram* program);
+LLMRUN_API int32_t llmrun_program_run(LlmrunProgram* program);
+
+// Bytes of a [rows, cols] matrix of `type`: of one row in file layout, and packed. -1: impossible shape or type.
+LLMRUN_API int64_t llmrun_row_bytes(int32_t type, int64_t cols);
+LLMRUN_API int64_t llmrun_packed_bytes(int32_t type, int64_t rows, int64_t cols);
+// Bytes of the quantised form of x [rows, cols] (cols a multiple of 32).
+LLMRUN_API int64_t llmrun_quantized_bytes(int64_t rows, int64_t cols);
+
+// The k largest of values[count], descending, lowest index first among equals. Returns how many were written.
+LLMRUN_API int64_t llmrun_top_k(const float* values, int64_t count, int64_t k, float* out_values, int32_t* out_ids);
+
+// Ask for huge pages (a hint). Forget the resident pages of a read-only file mapping; returns the bytes released, 0
+// when the range is anything else.
+LLMRUN_API void llmrun_want_huge_pages(void* address, int64_t bytes);
+LLMRUN_API int64_t llmrun_drop_mapped(void* address, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,85 @@
+// Refuses ops whose numbers or pointers cannot be right, before anything runs. Contents (ids, slots, pages) are checked
+// by the kernels while they run.
+#include <stdexcept>
+#include <string>
+
+#include "program.h"
+
+namespace llmrun {
+namespace {
+
+constexpr int64_t MOST = int64_t(1) << 40;
+
+[[noreturn]] void refuse(const LlmrunOp& op, const std::string& text) {
+  throw std::invalid_argument("op code " + std::to_string(op.code) + ": " + text);
+}
+
+// n[from, to) positive and sane.
+void positive(const LlmrunOp& op, int from, int to) {
+  for (int i = from; i < to; ++i)
+    if (op.n[i] <= 0 || op.n[i] > MOST) refuse(op, "n[" + std::to_string(i) + "] is " + std::to_string(op.n[i]));
+}
+
+void present(const LlmrunOp& op, int count) {
+  for (int i = 0; i < count; ++i)
+    if (!op.p[i]) refuse(op, "p[" + std::to_string(i) + "] is null");
+}
+
+void check_type(const LlmrunOp& op, int64_t type, int64_t cols) {
+  const TypeInfo* info = type_info(type);
+  if (!info) refuse(op, "unknown type " + std::to_string(type));
+  if (cols % info->block) refuse(op, std::to_string(cols) + " columns are no multiple of the type's block");
+}
+
+void check_linear(const LlmrunOp& op) {
+  positive(op, 0, 3);
+  if (op.n[2] > LLMRUN_MAX_WEIGHTS) refuse(op, "too many matrices");
+  present(op, 1);
+  for (int64_t i = 0; i < op.n[2]; ++i) {
+    const int n = static_cast<int>(3 + 2 * i), p = static_cast<int>(2 + 3 * i);
+    if (op.n[n] <= 0 || op.n[n] > MOST) refuse(op, "rows of a matrix are " + std::to_string(op.n[n]));
+    check_type(op, op.n[n + 1], op.n[1]);
+    if (!op.p[p] || !op.p[p + 1]) refuse(op, "matrix or output is null");
+    if (!is_float(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
+  }
+}
+
+void check_cache_type(const LlmrunOp& op, int64_t type) {
+  if (!is_float(type)) refuse(op, "the cache type is not f32, f16 or bf16");
+}
+
+void check_attention(const LlmrunOp& op) {
+  positive(op, 0, 8);
+  present(op, 7);
+  check_cache_type(op, op.n[8]);
+  if (op.n[1] % op.n[2]) refuse(op, "heads are no multiple of kv heads");
+  if (op.n[1] > 4096 || op.n[3] > 4096) refuse(op, "more than 4096 heads or head elements");
+}
+
+}  // namespace
+
+void check_op(const LlmrunOp& op) {
+  switch (op.code) {
+    case LLMRUN_EMBED: positive(op, 0, 2); positive(op, 3, 4); present(op, 3); return check_type(op, op.n[2], op.n[1]);
+    case LLMRUN_QUANTIZE:
+      positive(op, 0, 2);
+      if (op.n[1] % BLOCK) refuse(op, "columns are no multiple of 32");
+      return present(op, 2);
+    case LLMRUN_RMS_NORM: positive(op, 0, 2); return present(op, 3);
+    case LLMRUN_LINEAR: return check_linear(op);
+    case LLMRUN_SILU_MUL: case LLMRUN_ADD: positive(op, 0, 1); return present(op, 3);
+    case LLMRUN_ROPE_TABLE: positive(op, 0, 2); return present(op, 4);
+    case LLMRUN_ROPE:
+      positive(op, 0, 4);
+      if (op.n[3] * 2 > op.n[2]) refuse(op, "more pairs than half the head");
+      return present(op, 3);
+    case LLMRUN_KV_STORE: positive(op, 0, 5); check_cache_type(op, op.n[5]); return present(op, 5);
+    case LLMRUN_ATTENTION: return check_attention(op);
+    case LLMRUN_GATHER: positive(op, 0, 3); return present(op, 3);
+    case LLMRUN_ARGMAX: case LLMRUN_LOG_SOFTMAX: positive(op, 0, 2); return present(op, 2);
+    case LLMRUN_PACK: positive(op, 0, 2); present(op, 2); return check_type(op, op.n[2], op.n[1]);
+    default: refuse(op, "no such op");
+  }
+}
+
+}  // namespace llmrun

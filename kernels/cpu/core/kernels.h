@@ -1,0 +1,81 @@
+// What the program executor and the instruction-set builds share: the job a worker is handed and the kernel table.
+#pragma once
+#include <stdint.h>
+
+#include "types.h"
+
+namespace llmrun {
+
+constexpr int SPLIT = 128;     // keys whose softmax is taken together; part of the numeric contract
+constexpr int MOST_ROWS = 32;  // rows of one attention group
+
+// Consecutive rows of one sequence that read keys and values together.
+struct AttentionGroup {
+  int32_t row;
+  int32_t rows;
+  int32_t sequence;
+  int32_t keys;        // most visible keys of a row
+  int64_t first_unit;   // split mode: units before this group
+  int64_t first_float;  // split mode: where its partial results start
+};
+
+// Made when attention starts, from the positions of this run. Split mode: each (group, kv head, split) is a unit that
+// leaves its partial result in `partials`; a second phase merges them in split order, as the direct mode does in place.
+struct AttentionPlan {
+  AttentionGroup* groups;
+  int64_t count;
+  int64_t units;
+  bool split;
+  float* partials;
+};
+
+struct Job {
+  const LlmrunOp* op;
+  int64_t begin;  // units
+  int64_t end;
+  uint8_t* scratch;  // of this worker
+  int32_t* status;   // set to a LlmrunStatus by report()
+  const AttentionPlan* plan;
+};
+
+static inline void report(const Job& job, int32_t status) { __atomic_store_n(job.status, status, __ATOMIC_RELAXED); }
+
+using Kernel = void (*)(const Job&);
+
+// One build's kernels. Units: rows, except linear (16-row groups x row panels), attention (see AttentionPlan),
+// attention_merge (row x head), silu_mul and add (chunks of 1024 elements), rope (rows).
+struct KernelTable {
+  const char* name;
+  int32_t tile;  // rows a matrix tile holds; panels are multiples of it
+  Kernel rms_norm, quantize, linear, silu_mul, add, rope, kv_store, attention, attention_merge, argmax, log_softmax;
+};
+
+constexpr int64_t CHUNK_ELEMENTS = 1024;
+
+// Rows of one attention group for `per_head` query heads on a kv head.
+static inline int64_t attention_rows(int64_t per_head) {
+  const int64_t rows = 48 / per_head;
+  return rows < 1 ? 1 : rows > MOST_ROWS ? MOST_ROWS : rows;
+}
+
+// Floats of one query vector's partial result: its values, then maximum and sum.
+static inline int64_t partial_floats(int64_t width) { return (width + 15) / 16 * 16 + 16; }
+
+int64_t attention_scratch_bytes(const LlmrunOp& op);
+
+extern const KernelTable generic_table;
+#if defined(LLMRUN_HAVE_X86)
+extern const KernelTable avx2_table;
+extern const KernelTable avx512_table;
+#endif
+#if defined(LLMRUN_HAVE_NEON)
+extern const KernelTable neon_table;
+#endif
+
+// Kernels that need no special instructions: embed, gather, pack, rope_table.
+void embed(const Job& job);
+void gather(const Job& job);
+void pack(const Job& job);
+void rope_table(const Job& job);
+
+}  // namespace llmrun

@@ -1,0 +1,321 @@
+// Attention over pages. Query vectors of one kv head (its heads x up to MOST_ROWS rows) read each key and value once.
+//
+// Keys are taken in splits of SPLIT. Inside a split: scores (each a chain over the head's width), their maximum, e^x, sum,
+// and values accumulated key by key; splits are then merged in order. A row's result depends on nothing but its own keys,
+// and is the same whether splits run one after another here or in parallel with a merge afterwards.
+#include <math.h>
+
+#include "simd.h"
+
+namespace llmrun::LLMRUN_BUILD {
+namespace {
+
+constexpr int KEYS = 2 * LANES;  // keys scored together
+
+// The op's numbers and this worker's scratch.
+struct Task {
+  const LlmrunOp* op;
+  int64_t per_head, kv_heads, width, padded, page_tokens, most_pages, partial;
+  const int32_t *positions, *sequences, *pages;
+  float *query, *keys, *weights, *result, *state;  // scratch: [Q][padded], [padded][KEYS], [Q][SPLIT], [Q][partial] x 2
+  const uint8_t **key_rows, **value_rows;          // [SPLIT]
+};
+
+OP int element_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : 2; }
+
+Task make_task(const Job& job) {
+  const LlmrunOp& op = *job.op;
+  Task task = {};
+  task.op = &op;
+  task.kv_heads = op.n[2];
+  task.per_head = op.n[1] / op.n[2];
+  task.width = op.n[3];
+  task.padded = (op.n[3] + 15) / 16 * 16;
+  task.page_tokens = op.n[4];
+  task.most_pages = op.n[7];
+  task.partial = partial_floats(op.n[3]);
+  task.positions = static_cast<const int32_t*>(op.p[3]);
+  task.sequences = static_cast<const int32_t*>(op.p[4]);
+  task.pages = static_cast<const int32_t*>(op.p[5]);
+  const int64_t queries = attention_rows(task.per_head) * task.per_head;
+  float* next = reinterpret_cast<float*>(job.scratch);
+  task.query = next, next += queries * task.padded;
+  task.keys = next, next += task.padded * KEYS;
+  task.weights = next, next += queries * SPLIT;
+  task.result = next, next += queries * task.partial;
+  task.state = next, next += queries * task.partial;
+  task.key_rows = reinterpret_cast<const uint8_t**>(next);
+  task.value_rows = task.key_rows + SPLIT;
+  return task;
+}
+
+OP int64_t queries_of(const Task& task, const AttentionGroup& group) { return group.rows * task.per_head; }
+
+// Scaled queries of one kv head, [row][head of it].
+void load_queries(const Task& task, const AttentionGroup& group, int64_t kv_head) {
+  const float* q = static_cast<const float*>(task.op->p[0]);
+  const int64_t heads = task.op->n[1];
+  float* out = task.query;
+  for (int64_t r = 0; r < group.rows; ++r)
+    for (int64_t h = 0; h < task.per_head; ++h, out += task.padded) {
+      const float* from = q + ((group.row + r) * heads + kv_head * task.per_head + h) * task.width;
+      for (int64_t i = 0; i < task.width; ++i) out[i] = from[i] * task.op->f[0];
+    }
+}
+
+// Addresses of keys and values [first, first + count) of the group's sequence.
+void locate(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t first, int64_t count) {
+  const int64_t bytes = task.width * element_bytes(task.op->n[8]);
+  const int32_t* pages = task.pages + group.sequence * task.most_pages;
+  const uint8_t* keys = static_cast<const uint8_t*>(task.op->p[1]);
+  const uint8_t* values = static_cast<const uint8_t*>(task.op->p[2]);
+  for (int64_t j = 0; j < count;) {
+    const int64_t token = first + j, offset = token % task.page_tokens;
+    int64_t at = ((pages[token / task.page_tokens] * task.kv_heads + kv_head) * task.page_tokens + offset) * bytes;
+    for (int64_t t = offset; t < task.page_tokens && j < count; ++t, ++j, at += bytes) {
+      task.key_rows[j] = keys + at;
+      task.value_rows[j] = values + at;
+    }
+  }
+}
+
+template <int TYPE>
+OP F load_element(const uint8_t* row, int64_t i) {
+  if constexpr (TYPE == LLMRUN_F32) return load(reinterpret_cast<const float*>(row) + i);
+  if constexpr (TYPE == LLMRUN_F16) return load_half(reinterpret_cast<const uint16_t*>(row) + i);
+  return load_bfloat(reinterpret_cast<const uint16_t*>(row) + i);
+}
+
+template <int TYPE>
+OP F load_element_n(const uint8_t* row, int64_t i, int n) {
+  if constexpr (TYPE == LLMRUN_F32) return load_n(reinterpret_cast<const float*>(row) + i, n);
+  if constexpr (TYPE == LLMRUN_F16) return load_half_n(reinterpret_cast<const uint16_t*>(row) + i, n);
+  return load_bfloat_n(reinterpret_cast<const uint16_t*>(row) + i, n);
+}
+
+// keys[d][0..KEYS) = element d of keys [first, ...); keys at and beyond `count` are zero.
+template <int TYPE>
+void transpose_keys(const Task& task, int64_t first, int64_t count) {
+  for (int part = 0; part < 2; ++part) {
+    const int64_t from = first + part * LANES;
+    for (int64_t d = 0; d < task.width; d += LANES) {
+      const int n = static_cast<int>(task.width - d);
+      F block[LANES];
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; ++i) {
+        if (from + i >= count)
+          block[i] = zero();
+        else if (n >= LANES)
+          block[i] = load_element<TYPE>(task.key_rows[from + i], d);
+        else
+          block[i] = load_element_n<TYPE>(task.key_rows[from + i], d, n);
+      }
+      transpose(block);
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; ++i) store(task.keys + (d + i) * KEYS + part * LANES, block[i]);
+    }
+  }
+}
+
+template <int Q>
+void score_tile(const Task& task, int64_t query, int64_t key) {
+  const float* q = task.query + query * task.padded;
+  F low[Q], high[Q];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) low[i] = high[i] = zero();
+  for (int64_t d = 0; d < task.width; ++d) {
+    const F a = load(task.keys + d * KEYS), b = load(task.keys + d * KEYS + LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const F value = set1(q[i * task.padded + d]);
+      low[i] = fma(value, a, low[i]);
+      high[i] = fma(value, b, high[i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+    float* out = task.weights + (query + i) * SPLIT + key;
+    store(out, low[i]);
+    store(out + LANES, high[i]);
+  }
+}
+
+template <int TYPE>
+void scores(const Task& task, int64_t queries, int64_t count) {
+  for (int64_t key = 0; key < count; key += KEYS) {
+    transpose_keys<TYPE>(task, key, count);
+    int64_t query = 0;
+    for (; query + QUERY_TILE <= queries; query += QUERY_TILE) score_tile<QUERY_TILE>(task, query, key);
+    for (; query + 3 <= queries; query += 3) score_tile<3>(task, query, key);
+    for (; query < queries; ++query) score_tile<1>(task, query, key);
+  }
+}
+
+// Turns the first `visible` scores into e^(score - maximum), the rest up to `count` (rounded up to LANES) into 0.
+void soften(float* score, int visible, int64_t count, float* most_out, float* sum_out) {
+  F most = set1(-INFINITY);
+  for (int j = 0; j < visible; j += LANES) most = maxf(most, fill_from(load(score + j), visible - j, -INFINITY));
+  const float top = hmax(most);
+  F sum = zero();
+  for (int j = 0; j < count; j += LANES) {
+    const F value = j < visible ? keep_below(exp(sub(load(score + j), set1(top))), visible - j) : zero();
+    store(score + j, value);
+    sum = add(sum, value);
+  }
+  *most_out = top;
+  *sum_out = hsum(sum);
+}
+
+// result[Q][d .. d + V * LANES) = weights x values, key by key; TAIL: one vector of which n elements exist.
+template <int TYPE, int Q, int V, bool TAIL>
+void value_tile(const Task& task, int64_t query, int64_t count, int64_t d, int n) {
+  const float* weights = task.weights + query * SPLIT;
+  F acc[Q][V];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) acc[i][v] = zero();
+  for (int64_t j = 0; j < count; ++j) {
+    F value[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+      value[v] = TAIL ? load_element_n<TYPE>(task.value_rows[j], d, n)
+                      : load_element<TYPE>(task.value_rows[j], d + v * LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const F weight = set1(weights[i * SPLIT + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) acc[i][v] = fma(weight, value[v], acc[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store(task.result + (query + i) * task.partial + d + v * LANES, acc[i][v]);
+}
+
+template <int TYPE, int Q>
+void value_rows(const Task& task, int64_t query, int64_t count) {
+  int64_t d = 0;
+  for (; d + 4 * LANES <= task.width; d += 4 * LANES) value_tile<TYPE, Q, 4, false>(task, query, count, d, 0);
+  for (; d + LANES <= task.width; d += LANES) value_tile<TYPE, Q, 1, false>(task, query, count, d, 0);
+  if (d < task.width) value_tile<TYPE, Q, 1, true>(task, query, count, d, static_cast<int>(task.width - d));
+}
+
+template <int TYPE>
+void weigh(const Task& task, int64_t queries, int64_t count) {
+  int64_t query = 0;
+  for (; query + VALUE_TILE <= queries; query += VALUE_TILE) value_rows<TYPE, VALUE_TILE>(task, query, count);
+  for (; query + 2 <= queries; query += 2) value_rows<TYPE, 2>(task, query, count);
+  for (; query < queries; ++query) value_rows<TYPE, 1>(task, query, count);
+}
+
+OP int visible_keys(const Task& task, const AttentionGroup& group, int64_t query, int64_t first) {
+  const int64_t left = task.positions[group.row + query / task.per_head] + 1 - first;
+  return static_cast<int>(left < 0 ? 0 : left > SPLIT ? SPLIT : left);
+}
+
+// The partial result of one split in task.result: [Q][width values .. maximum, sum at partial-16, -15].
+template <int TYPE>
+void run_split(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t split) {
+  const int64_t first = split * SPLIT, queries = queries_of(task, group);
+  const int64_t count = group.keys - first < SPLIT ? group.keys - first : SPLIT;
+  locate(task, group, kv_head, first, count);
+  scores<TYPE>(task, queries, count);
+  for (int64_t i = 0; i < queries; ++i) {
+    float* end = task.result + i * task.partial + task.padded;
+    soften(task.weights + i * SPLIT, visible_keys(task, group, i, first), count, end, end + 1);
+  }
+  weigh<TYPE>(task, queries, count);
+}
+
+void run_typed(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t split) {
+  switch (task.op->n[8]) {
+    case LLMRUN_F32: return run_split<LLMRUN_F32>(task, group, kv_head, split);
+    case LLMRUN_F16: return run_split<LLMRUN_F16>(task, group, kv_head, split);
+    default: return run_split<LLMRUN_BF16>(task, group, kv_head, split);
+  }
+}
+
+// Folds a split's partial results into the running state; a query that sees nothing of the split keeps its state.
+__attribute__((noinline)) void merge(const Task& task, const AttentionGroup& group, const float* part, int64_t split) {
+  const int64_t queries = queries_of(task, group);
+  for (int64_t i = 0; i < queries; ++i) {
+    float* state = task.state + i * task.partial;
+    const float* from = part + i * task.partial;
+    if (split == 0) {
+      __builtin_memcpy(state, from, static_cast<size_t>(task.partial) * 4);
+      continue;
+    }
+    if (visible_keys(task, group, i, split * SPLIT) == 0) continue;
+    float *most = state + task.padded, *sum = most + 1;
+    const float top = *most > from[task.padded] ? *most : from[task.padded];
+    const float keep = exp1(*most - top), take = exp1(from[task.padded] - top);
+    *most = top;
+    *sum = *sum * keep + from[task.padded + 1] * take;
+    for (int64_t d = 0; d < task.padded; d += LANES)
+      store(state + d, add(mul(load(state + d), set1(keep)), mul(load(from + d), set1(take))));
+  }
+}
+
+void write_out(const Task& task, const AttentionGroup& group, int64_t kv_head) {
+  float* out = static_cast<float*>(task.op->p[6]);
+  const int64_t heads = task.op->n[1];
+  for (int64_t i = 0; i < queries_of(task, group); ++i) {
+    const float* state = task.state + i * task.partial;
+    const float scale = 1.0f / state[task.padded + 1];
+    const int64_t row = group.row + i / task.per_head, head = kv_head * task.per_head + i % task.per_head;
+    float* to = out + (row * heads + head) * task.width;
+    for (int64_t d = 0; d < task.width; ++d) to[d] = state[d] * scale;
+  }
+}
+
+OP int64_t splits_of(const AttentionGroup& group) { return (group.keys + SPLIT - 1) / SPLIT; }
+
+void run_direct(const Task& task, const AttentionGroup& group, int64_t kv_head) {
+  load_queries(task, group, kv_head);
+  for (int64_t split = 0; split < splits_of(group); ++split) {
+    run_typed(task, group, kv_head, split);
+    merge(task, group, task.result, split);
+  }
+  write_out(task, group, kv_head);
+}
+
+OP float* partial_of(const Task& task, const AttentionPlan& plan, const AttentionGroup& group, int64_t unit) {
+  return plan.partials + group.first_float + unit * queries_of(task, group) * task.partial;
+}
+
+}  // namespace
+
+void attention(const Job& job) {
+  Task task = make_task(job);
+  const AttentionPlan& plan = *job.plan;
+  int64_t index = 0;
+  for (int64_t unit = job.begin; unit < job.end; ++unit) {
+    if (!plan.split) {  // the last rows see most keys: longest first
+      run_direct(task, plan.groups[plan.count - 1 - unit / task.kv_heads], unit % task.kv_heads);
+      continue;
+    }
+    while (index + 1 < plan.count && plan.groups[index + 1].first_unit <= unit) ++index;
+    const AttentionGroup& group = plan.groups[index];
+    const int64_t local = unit - group.first_unit, kv_head = local / splits_of(group);
+    task.result = partial_of(task, plan, group, local);
+    load_queries(task, group, kv_head);
+    run_typed(task, group, kv_head, local % splits_of(group));
+  }
+}
+
+// Split mode only.
+void attention_merge(const Job& job) {
+  const Task task = make_task(job);
+  const AttentionPlan& plan = *job.plan;
+  for (int64_t unit = job.begin; unit < job.end; ++unit) {
+    const AttentionGroup& group = plan.groups[unit / task.kv_heads];
+    const int64_t kv_head = unit % task.kv_heads, splits = splits_of(group);
+    for (int64_t split = 0; split < splits; ++split)
+      merge(task, group, partial_of(task, plan, group, kv_head * splits + split), split);
+    write_out(task, group, kv_head);
+  }
+}
+
+}  // namespace llmrun::LLMRUN_BUILD

@@ -1,0 +1,326 @@
+// Matrix products of a build: packed weights x quantised activations, or x f32 activations for float weights.
+//
+// Every output is accumulated over k in blocks of 32, in order, in one f32 lane; rows only share weight reads. So its
+// value does not depend on the other rows, the tile it falls in or the thread (the `exact` contract).
+#include "simd.h"
+
+namespace llmrun::LLMRUN_BUILD {
+namespace {
+
+// Scale arithmetic of the types: `head` is read before each 8th block, `scales` at each block.
+struct Plain {  // f16 d[16]
+  static constexpr bool head = false, minimum = false, halves = false;
+  F d;
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) { d = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES); }
+};
+
+struct WithMinimum {  // f16 d[16], m[16]
+  static constexpr bool head = false, minimum = true, halves = false;
+  F d, m;
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
+    m = load_half(reinterpret_cast<const uint16_t*>(s) + GROUP + part * LANES);
+  }
+};
+
+struct SuperMinimum {  // head f16 d[16], dmin[16]; u8 s[16], m[16]; the minimum is subtracted
+  static constexpr bool head = true, minimum = true, halves = false;
+  F wide, wide_minimum, d, m;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    wide = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
+    wide_minimum = sub(zero(), load_half(reinterpret_cast<const uint16_t*>(s) + GROUP + part * LANES));
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = mul(wide, load_u8(s + part * LANES));
+    m = mul(wide_minimum, load_u8(s + GROUP + part * LANES));
+  }
+};
+
+struct SuperHalves {  // head f16 d[16]; i8 s[2][16]
+  static constexpr bool head = true, minimum = false, halves = true;
+  F wide, d, d_up;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    wide = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = mul(wide, load_i8(s + part * LANES));
+    d_up = mul(wide, load_i8(s + GROUP + part * LANES));
+  }
+};
+
+template <int TYPE>
+struct Format;
+template <>
+struct Format<LLMRUN_Q4_0> : Plain {
+  static constexpr int bits = 4, shift = 3, scales = 32, bytes = 288, head_bytes = 0;
+};
+template <>
+struct Format<LLMRUN_Q4_1> : WithMinimum {
+  static constexpr int bits = 4, shift = 0, scales = 64, bytes = 320, head_bytes = 0;
+};
+template <>
+struct Format<LLMRUN_Q5_0> : Plain {
+  static constexpr int bits = 5, shift = 4, scales = 32, bytes = 352, head_bytes = 0;
+};
+template <>
+struct Format<LLMRUN_Q5_1> : WithMinimum {
+  static constexpr int bits = 5, shift = 0, scales = 64, bytes = 384, head_bytes = 0;
+};
+template <>
+struct Format<LLMRUN_Q8_0> : Plain {
+  static constexpr int bits = 8, shift = 7, scales = 32, bytes = 544, head_bytes = 0;
+};
+template <>
+struct Format<LLMRUN_Q4_K> : SuperMinimum {
+  static constexpr int bits = 4, shift = 0, scales = 32, bytes = 288, head_bytes = 64;
+};
+template <>
+struct Format<LLMRUN_Q5_K> : SuperMinimum {
+  static constexpr int bits = 5, shift = 0, scales = 32, bytes = 352, head_bytes = 64;
+};
+template <>
+struct Format<LLMRUN_Q6_K> : SuperHalves {
+  static constexpr int bits = 6, shift = 5, scales = 32, bytes = 416, head_bytes = 32;
+};
+
+template <class Q, int T>
+OP void accumulate(const Q& scale, const XBlock* x, const I* sum, F* acc) {
+#pragma GCC unroll 8
+  for (int m = 0; m < T; ++m) {
+    F value;
+    if constexpr (Q::minimum)
+      value = fma(scale.d, to_float(sum[m]), mul(scale.m, set1(x[m].sum)));
+    else
+      value = mul(scale.d, to_float(sum[m]));
+    acc[m] = fma(set1(x[m].d), value, acc[m]);
+  }
+}
+
+template <class Q, int T>
+OP void accumulate_halves(const Q& scale, const XBlock* x, const I* low, const I* up, F* acc) {
+#pragma GCC unroll 8
+  for (int m = 0; m < T; ++m) {
+    const F value = fma(scale.d_up, to_float(up[m]), mul(scale.d, to_float(low[m])));
+    acc[m] = fma(set1(x[m].d), value, acc[m]);
+  }
+}
+
+// T rows x P parts (LANES outputs each) of one group; out [T][GROUP].
+template <class Q, int T, int P>
+OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float* out) {
+  F acc[P][T];
+  Q scale[P];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) acc[p][m] = zero();
+  for (int64_t b = 0; b < blocks; ++b) {
+    if constexpr (Q::head) {
+      if (b % 8 == 0) {
+        for (int p = 0; p < P; ++p) scale[p].super(w, part + p);
+        w += Q::head_bytes;
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) scale[p].block(w, part + p);
+    const uint8_t* quants = w + Q::scales + part * LANES * 4;
+    I sum[P][T];
+    if constexpr (Q::halves) {
+      I up[P][T];
+      dot_halves<Q::bits, Q::shift, T, P>(quants, x, sum, up);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) accumulate_halves<Q, T>(scale[p], x, sum[p], up[p], acc[p]);
+    } else {
+      dot<Q::bits, Q::shift, T, P>(quants, x, sum);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) accumulate<Q, T>(scale[p], x, sum[p], acc[p]);
+    }
+    w += Q::bytes;
+    x += T;
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) store(out + m * GROUP + (part + p) * LANES, acc[p][m]);
+}
+
+using TileKernel = void (*)(const uint8_t*, const XBlock*, int64_t, float*);
+
+template <int TYPE, int T>
+void group(const uint8_t* w, const XBlock* x, int64_t blocks, float* out) {
+  if constexpr (T == 1) {
+    tile<Format<TYPE>, 1, PARTS>(w, x, blocks, 0, out);
+  } else {
+    for (int part = 0; part < PARTS; ++part) tile<Format<TYPE>, T, 1>(w, x, blocks, part, out);
+  }
+}
+
+template <int TYPE>
+TileKernel tile_kernel(int rows) {
+  switch (rows) {
+    case 1: return group<TYPE, 1>;
+    case 2: return group<TYPE, 2>;
+    case 3: return group<TYPE, 3>;
+    case 4: return group<TYPE, 4>;
+    default: break;
+  }
+  if constexpr (TILE > 4) {
+    switch (rows) {
+      case 5: return group<TYPE, 5>;
+      case 6: return group<TYPE, 6>;
+      case 7: return group<TYPE, 7>;
+      default: return group<TYPE, 8>;
+    }
+  }
+  return nullptr;
+}
+
+TileKernel kernel_for(int64_t type, int rows) {
+  switch (type) {
+    case LLMRUN_Q4_0: return tile_kernel<LLMRUN_Q4_0>(rows);
+    case LLMRUN_Q4_1: return tile_kernel<LLMRUN_Q4_1>(rows);
+    case LLMRUN_Q5_0: return tile_kernel<LLMRUN_Q5_0>(rows);
+    case LLMRUN_Q5_1: return tile_kernel<LLMRUN_Q5_1>(rows);
+    case LLMRUN_Q8_0: return tile_kernel<LLMRUN_Q8_0>(rows);
+    case LLMRUN_Q4_K: return tile_kernel<LLMRUN_Q4_K>(rows);
+    case LLMRUN_Q5_K: return tile_kernel<LLMRUN_Q5_K>(rows);
+    default: return tile_kernel<LLMRUN_Q6_K>(rows);
+  }
+}
+
+// One matrix of the op, and the rows of x this job works on.
+struct Matrix {
+  int64_t type, rows, cols, group_bytes;
+  const uint8_t* data;
+  float* out;
+  const float* bias;
+  bool add;
+};
+
+// Writes `count` rows of 16 results (stride GROUP) to out[row..][16 g ..], with bias and residual.
+void write_tile(const Matrix& matrix, const float* tile, int64_t row, int count, int64_t group) {
+  const int64_t column = group * GROUP;
+  const int64_t left = matrix.rows - column;
+  for (int m = 0; m < count; ++m) {
+    float* out = matrix.out + (row + m) * matrix.rows + column;
+    for (int part = 0; part < PARTS; ++part) {
+      const int n = static_cast<int>(left - part * LANES);
+      if (n <= 0) break;
+      F value = load(tile + m * GROUP + part * LANES);
+      if (matrix.bias) value = add(value, load_n(matrix.bias + column + part * LANES, n));
+      if (matrix.add) value = add(value, load_n(out + part * LANES, n));
+      store_n(out + part * LANES, value, n);
+    }
+  }
+}
+
+void run_quantized(const Matrix& matrix, const XBlock* x, int64_t all_rows, int64_t row, int64_t end, int64_t from,
+                   int64_t to) {
+  const int64_t blocks = matrix.cols / BLOCK;
+  alignas(64) float results[TILE * GROUP];
+  for (; row < end; row += TILE) {
+    const int count = static_cast<int>(all_rows - row < TILE ? all_rows - row : TILE);
+    const TileKernel kernel = kernel_for(matrix.type, count);
+    for (int64_t g = from; g < to; ++g) {
+      kernel(matrix.data + g * matrix.group_bytes, x + row * blocks, blocks, results);
+      write_tile(matrix, results, row, count, g);
+    }
+  }
+}
+
+template <int TYPE>
+OP F load_weight(const uint8_t* w, int64_t index) {
+  if constexpr (TYPE == LLMRUN_F32) return load(reinterpret_cast<const float*>(w) + index);
+  if constexpr (TYPE == LLMRUN_F16) return load_half(reinterpret_cast<const uint16_t*>(w) + index);
+  return load_bfloat(reinterpret_cast<const uint16_t*>(w) + index);
+}
+
+// T rows x G groups of float weights; out [G][T][GROUP].
+template <int TYPE, int T, int G>
+void tile_float(const Matrix& matrix, const uint8_t* w, const float* x, float* out) {
+  for (int part = 0; part < PARTS; ++part) {
+    F acc[G][T];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g)
+#pragma GCC unroll 8
+      for (int m = 0; m < T; ++m) acc[g][m] = zero();
+    for (int64_t k = 0; k < matrix.cols; ++k) {
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) {
+        const F weight = load_weight<TYPE>(w + g * matrix.group_bytes, k * GROUP + part * LANES);
+#pragma GCC unroll 8
+        for (int m = 0; m < T; ++m) acc[g][m] = fma(set1(x[m * matrix.cols + k]), weight, acc[g][m]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g)
+#pragma GCC unroll 8
+      for (int m = 0; m < T; ++m) store(out + (g * T + m) * GROUP + part * LANES, acc[g][m]);
+  }
+}
+
+template <int TYPE>
+void run_float(const Matrix& matrix, const float* x, int64_t row, int64_t end, int64_t from, int64_t to) {
+  alignas(64) float results[(FLOAT_TILE > FLOAT_GROUPS ? FLOAT_TILE : FLOAT_GROUPS) * GROUP];
+  for (; row + FLOAT_TILE <= end; row += FLOAT_TILE)
+    for (int64_t g = from; g < to; ++g) {
+      tile_float<TYPE, FLOAT_TILE, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      write_tile(matrix, results, row, FLOAT_TILE, g);
+    }
+  for (; row < end; ++row) {
+    int64_t g = from;
+    for (; g + FLOAT_GROUPS <= to; g += FLOAT_GROUPS) {
+      tile_float<TYPE, 1, FLOAT_GROUPS>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      for (int i = 0; i < FLOAT_GROUPS; ++i) write_tile(matrix, results + i * GROUP, row, 1, g + i);
+    }
+    for (; g < to; ++g) {
+      tile_float<TYPE, 1, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      write_tile(matrix, results, row, 1, g);
+    }
+  }
+}
+
+void run_matrix(const LlmrunOp& op, const Matrix& matrix, int64_t row, int64_t end, int64_t from, int64_t to) {
+  const float* x = static_cast<const float*>(op.p[0]);
+  switch (matrix.type) {
+    case LLMRUN_F32: return run_float<LLMRUN_F32>(matrix, x, row, end, from, to);
+    case LLMRUN_F16: return run_float<LLMRUN_F16>(matrix, x, row, end, from, to);
+    case LLMRUN_BF16: return run_float<LLMRUN_BF16>(matrix, x, row, end, from, to);
+    default: return run_quantized(matrix, static_cast<const XBlock*>(op.p[1]), op.n[0], row, end, from, to);
+  }
+}
+
+// Groups [from, to) of all matrices of the op, counted through, for rows [row, end).
+void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int64_t to) {
+  int64_t first = 0;
+  for (int64_t i = 0; i < op.n[2]; ++i) {
+    const int64_t rows = op.n[3 + 2 * i], groups = groups_of(rows);
+    const int64_t a = from > first ? from - first : 0, b = to - first < groups ? to - first : groups;
+    if (a < b) {
+      const int64_t type = op.n[4 + 2 * i];
+      const Matrix matrix = {type, rows, op.n[1], group_bytes(*type_info(type), op.n[1]),
+                             static_cast<const uint8_t*>(op.p[2 + 3 * i]), static_cast<float*>(op.p[3 + 3 * i]),
+                             static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & 1) != 0};
+      run_matrix(op, matrix, row, end, a, b);
+    }
+    first += groups;
+  }
+}
+
+}  // namespace
+
+// Unit u is group u % G of row panel u / G, G being the groups of all matrices (n[12]) and n[11] the rows of a panel.
+void linear(const Job& job) {
+  const LlmrunOp& op = *job.op;
+  const int64_t rows = op.n[0], panel_rows = op.n[11], groups = op.n[12];
+  for (int64_t unit = job.begin; unit < job.end;) {
+    const int64_t panel = unit / groups, from = unit % groups;
+    const int64_t to = job.end - panel * groups < groups ? job.end - panel * groups : groups;
+    const int64_t row = panel * panel_rows;
+    const int64_t end = row + panel_rows < rows ? row + panel_rows : rows;
+    run_groups(op, row, end, from, to);
+    unit = panel * groups + to;
+  }
+}
+
+}  // namespace llmrun::LLMRUN_BUILD

@@ -1,0 +1,45 @@
+// The vector vocabulary of the build being compiled (LLMRUN_BUILD = generic | avx2 | avx512 | neon), and exp on it.
+#pragma once
+#include "../core/kernels.h"
+
+#if defined(LLMRUN_BUILD_AVX512)
+#include "simd_avx512.h"
+#elif defined(LLMRUN_BUILD_AVX2)
+#include "simd_avx2.h"
+#elif defined(LLMRUN_BUILD_NEON)
+#include "simd_neon.h"
+#else
+#include "simd_generic.h"
+#endif
+
+namespace llmrun::LLMRUN_BUILD {
+
+constexpr int PARTS = GROUP / LANES;
+
+// e^x for x in [-87, 88]; beyond that the nearest of the two ends. Relative error below 3e-7.
+OP F exp(F x) {
+  x = minf(maxf(x, set1(-87.0f)), set1(88.0f));
+  const F n = round_nearest(mul(x, set1(1.44269504f)));
+  F r = fma(n, set1(-0.693145752f), x);  // ln 2 in two parts, the first with few bits
+  r = fma(n, set1(-1.42860677e-6f), r);
+  F y = set1(1.0f / 5040);
+  y = fma(y, r, set1(1.0f / 720));
+  y = fma(y, r, set1(1.0f / 120));
+  y = fma(y, r, set1(1.0f / 24));
+  y = fma(y, r, set1(1.0f / 6));
+  y = fma(y, r, set1(0.5f));
+  y = fma(y, r, set1(1.0f));
+  y = fma(y, r, set1(1.0f));
+  return scale2(y, n);
+}
+
+OP float first(F v) {
+  float lanes[LANES];
+  store(lanes, v);
+  return lanes[0];
+}
+
+// The scalar e^x of the same arithmetic.
+OP float exp1(float x) { return first(exp(set1(x))); }
+
+}  // namespace llmrun::LLMRUN_BUILD

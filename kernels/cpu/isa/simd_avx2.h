@@ -1,0 +1,227 @@
+// AVX2 with FMA and F16C: 8 lanes, a 16-row group is two parts. Products are u8 x s8 in 16 bit pairs; the number of
+// pairs added before widening is bounded by the quant's bits so that no sum can saturate.
+#pragma once
+#include <immintrin.h>
+
+#define OP static inline __attribute__((always_inline))
+
+namespace llmrun::LLMRUN_BUILD {
+
+constexpr int LANES = 8;
+constexpr int TILE = 4;
+constexpr int FLOAT_TILE = 6;
+constexpr int FLOAT_GROUPS = 6;
+constexpr int QUERY_TILE = 4;
+constexpr int VALUE_TILE = 3;
+
+using F = __m256;
+using I = __m256i;
+
+OP F zero() { return _mm256_setzero_ps(); }
+OP F set1(float v) { return _mm256_set1_ps(v); }
+OP F load(const float* p) { return _mm256_loadu_ps(p); }
+OP void store(float* p, F v) { _mm256_storeu_ps(p, v); }
+OP I below(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
+OP F load_n(const float* p, int n) { return _mm256_maskload_ps(p, below(n)); }
+OP void store_n(float* p, F v, int n) { _mm256_maskstore_ps(p, below(n), v); }
+OP F add(F a, F b) { return _mm256_add_ps(a, b); }
+OP F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+OP F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+OP F div(F a, F b) { return _mm256_div_ps(a, b); }
+OP F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+OP F maxf(F a, F b) { return _mm256_max_ps(a, b); }
+OP F minf(F a, F b) { return _mm256_min_ps(a, b); }
+OP F round_nearest(F v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+OP F scale2(F v, F n) {
+  const I power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(v, _mm256_castsi256_ps(power));
+}
+OP F keep_below(F v, int n) { return _mm256_and_ps(v, _mm256_castsi256_ps(below(n))); }
+OP F fill_from(F v, int n, float fill) {
+  return _mm256_blendv_ps(_mm256_set1_ps(fill), v, _mm256_castsi256_ps(below(n)));
+}
+OP float hsum(F v) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+OP float hmax(F v) {
+  __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+OP F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+
+OP __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+OP __m128i load16_n(const uint16_t* p, int n) {
+  uint16_t part[8] = {0};
+  for (int i = 0; i < n && i < 8; ++i) part[i] = p[i];
+  return load16(part);
+}
+OP F widen_bfloat(__m128i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)); }
+OP F load_half(const uint16_t* p) { return _mm256_cvtph_ps(load16(p)); }
+OP F load_half_n(const uint16_t* p, int n) { return _mm256_cvtph_ps(load16_n(p, n)); }
+OP F load_bfloat(const uint16_t* p) { return widen_bfloat(load16(p)); }
+OP F load_bfloat_n(const uint16_t* p, int n) { return widen_bfloat(load16_n(p, n)); }
+OP void store_half(uint16_t* p, F v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+OP __m128i load8(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+OP F load_u8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))); }
+OP F load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p))); }
+
+OP void transpose(F r[8]) {
+  F t[8], u[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i += 4) {
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+  }
+}
+
+OP I loadi(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// One half (8 rows) of line J: k 8J..8J+3 (even) and 8J+4..8J+7 (odd); 8-bit quants come out signed.
+template <int BITS, int J>
+OP void quads(const uint8_t* q, I& even, I& odd) {
+  if constexpr (BITS == 8) {
+    const I sign = _mm256_set1_epi8(-128);
+    even = _mm256_xor_si256(loadi(q + 128 * J), sign);
+    odd = _mm256_xor_si256(loadi(q + 128 * J + 64), sign);
+    return;
+  }
+  const I nibble = _mm256_set1_epi8(15);
+  const I line = loadi(q + 64 * J);
+  even = _mm256_and_si256(line, nibble);
+  odd = _mm256_and_si256(_mm256_srli_epi16(line, 4), nibble);
+  if constexpr (BITS == 5) {
+    const I bit = _mm256_set1_epi8(16);
+    const I h = loadi(q + 256);
+    constexpr int up = J < 2 ? 4 - 2 * J : 0, down = J < 2 ? 0 : 2 * J - 4;
+    const I a = J < 2 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, down);
+    constexpr int up1 = J < 2 ? 3 - 2 * J : 0, down1 = J < 2 ? 0 : 2 * J - 3;
+    const I b = J < 2 ? _mm256_slli_epi16(h, up1) : _mm256_srli_epi16(h, down1);
+    even = _mm256_or_si256(even, _mm256_and_si256(a, bit));
+    odd = _mm256_or_si256(odd, _mm256_and_si256(b, bit));
+  }
+  if constexpr (BITS == 6) {
+    const I bits = _mm256_set1_epi8(48);
+    const I h = loadi(q + 256 + 64 * (J / 2));
+    const I a = J % 2 == 0 ? _mm256_slli_epi16(h, 4) : h;
+    const I b = J % 2 == 0 ? _mm256_slli_epi16(h, 2) : _mm256_srli_epi16(h, 2);
+    even = _mm256_or_si256(even, _mm256_and_si256(a, bits));
+    odd = _mm256_or_si256(odd, _mm256_and_si256(b, bits));
+  }
+}
+
+OP I broadcast4(const int8_t* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, 4);
+  return _mm256_set1_epi32(v);
+}
+
+template <int BITS>
+OP I pairs(I quant, I x) {
+  if constexpr (BITS == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(quant), _mm256_sign_epi8(x, quant));
+  return _mm256_maddubs_epi16(quant, x);
+}
+
+template <int BITS, int J, int T, int P>
+OP void step(const uint8_t* q, const XBlock* x, I wide[P][T], I acc[P][T]) {
+  // Largest pair sum: 15, 31, 63 or 128, times 2 x 127. Pairs that fit 16 bits: 8, 4, 2, 1.
+  constexpr int fit = BITS == 4 ? 8 : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
+  constexpr int before = (2 * J) % fit, after = (2 * J + 1) % fit;
+  const I ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    I even, odd;
+    quads<BITS, J>(q + 32 * p, even, odd);
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) {
+      I v = pairs<BITS>(even, broadcast4(x[m].q + 8 * J));
+      wide[p][m] = before == 0 ? v : _mm256_add_epi16(wide[p][m], v);
+      if constexpr (fit == 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
+      v = pairs<BITS>(odd, broadcast4(x[m].q + 8 * J + 4));
+      wide[p][m] = after == 0 ? v : _mm256_add_epi16(wide[p][m], v);
+      if constexpr (after == fit - 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
+    }
+  }
+}
+
+template <int SHIFT>
+OP I start(int32_t minus) {
+  return SHIFT ? _mm256_slli_epi32(_mm256_set1_epi32(minus), SHIFT) : _mm256_setzero_si256();
+}
+
+template <int BITS, int SHIFT, int T, int P>
+OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
+  I wide[P][T];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) acc[p][m] = start<BITS == 8 ? 0 : SHIFT>(x[m].minus);
+  step<BITS, 0, T, P>(q, x, wide, acc);
+  step<BITS, 1, T, P>(q, x, wide, acc);
+  step<BITS, 2, T, P>(q, x, wide, acc);
+  step<BITS, 3, T, P>(q, x, wide, acc);
+}
+
+template <int BITS, int SHIFT, int T, int P>
+OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
+  static_assert(BITS == 6, "4 and 5 bit sums would cross the halves");
+  I wide[P][T];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) {
+      low[p][m] = start<SHIFT>(x[m].minus_low);
+      up[p][m] = start<SHIFT>(x[m].minus - x[m].minus_low);
+    }
+  step<BITS, 0, T, P>(q, x, wide, low);
+  step<BITS, 1, T, P>(q, x, wide, low);
+  step<BITS, 2, T, P>(q, x, wide, up);
+  step<BITS, 3, T, P>(q, x, wide, up);
+}
+
+OP int sum_i32(I v) {
+  __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  a = _mm_add_epi32(a, _mm_shuffle_epi32(a, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
+}
+
+OP void quantize_block(const float* x, XBlock* out) {
+  const F clear = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  F v[4], most = zero();
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    v[i] = load(x + 8 * i);
+    most = maxf(most, _mm256_and_ps(v[i], clear));
+  }
+  const float top = hmax(most);
+  const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  I q[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(mul(v[i], set1(inverse)));
+  const int low = sum_i32(_mm256_add_epi32(q[0], q[1])), all = low + sum_i32(_mm256_add_epi32(q[2], q[3]));
+  const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const I packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->q), _mm256_permutevar8x32_epi32(packed, order));
+  out->d = top * (1.0f / 127.0f);
+  out->sum = static_cast<float>(all);
+  out->minus = -all;
+  out->minus_low = -low;
+}
+
+}  // namespace llmrun::LLMRUN_BUILD

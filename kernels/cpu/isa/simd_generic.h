@@ -1,0 +1,179 @@
+// Plain C++ with no instruction set of its own: 8 lanes as arrays, for machines without a better build and as the plain
+// statement of what the vector builds compute.
+#pragma once
+#include <math.h>
+
+#include "../core/half.h"
+
+#define OP static inline __attribute__((always_inline))
+
+namespace llmrun::LLMRUN_BUILD {
+
+constexpr int LANES = 8;
+constexpr int TILE = 4;
+constexpr int FLOAT_TILE = 4;
+constexpr int FLOAT_GROUPS = 2;
+constexpr int QUERY_TILE = 2;
+constexpr int VALUE_TILE = 2;
+
+struct F {
+  float v[LANES];
+};
+struct I {
+  int32_t v[LANES];
+};
+
+template <class Map>
+OP F each(Map map) {
+  F out;
+  for (int i = 0; i < LANES; ++i) out.v[i] = map(i);
+  return out;
+}
+
+OP F zero() { return F{}; }
+OP F set1(float v) {
+  return each([&](int) { return v; });
+}
+OP F load(const float* p) {
+  return each([&](int i) { return p[i]; });
+}
+OP void store(float* p, F v) {
+  for (int i = 0; i < LANES; ++i) p[i] = v.v[i];
+}
+OP F load_n(const float* p, int n) {
+  return each([&](int i) { return i < n ? p[i] : 0.0f; });
+}
+OP void store_n(float* p, F v, int n) {
+  for (int i = 0; i < LANES && i < n; ++i) p[i] = v.v[i];
+}
+OP F add(F a, F b) {
+  return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+OP F sub(F a, F b) {
+  return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+OP F mul(F a, F b) {
+  return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+OP F div(F a, F b) {
+  return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+OP F fma(F a, F b, F c) {
+  return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+OP F maxf(F a, F b) {
+  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+OP F minf(F a, F b) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+OP F round_nearest(F v) {
+  return each([&](int i) { return nearbyintf(v.v[i]); });
+}
+OP F scale2(F v, F n) {
+  return each([&](int i) { return v.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23); });
+}
+OP F keep_below(F v, int n) {
+  return each([&](int i) { return i < n ? v.v[i] : 0.0f; });
+}
+OP F fill_from(F v, int n, float fill) {
+  return each([&](int i) { return i < n ? v.v[i] : fill; });
+}
+OP float hsum(F v) {
+  float s = 0.0f;
+  for (int i = 0; i < LANES; ++i) s += v.v[i];
+  return s;
+}
+OP float hmax(F v) {
+  float s = v.v[0];
+  for (int i = 1; i < LANES; ++i) s = v.v[i] > s ? v.v[i] : s;
+  return s;
+}
+OP F to_float(I v) {
+  return each([&](int i) { return static_cast<float>(v.v[i]); });
+}
+OP F load_half(const uint16_t* p) {
+  return each([&](int i) { return half_to_float(p[i]); });
+}
+OP F load_half_n(const uint16_t* p, int n) {
+  return each([&](int i) { return i < n ? half_to_float(p[i]) : 0.0f; });
+}
+OP F load_bfloat(const uint16_t* p) {
+  return each([&](int i) { return bfloat_to_float(p[i]); });
+}
+OP F load_bfloat_n(const uint16_t* p, int n) {
+  return each([&](int i) { return i < n ? bfloat_to_float(p[i]) : 0.0f; });
+}
+OP void store_half(uint16_t* p, F v) {
+  for (int i = 0; i < LANES; ++i) p[i] = float_to_half(v.v[i]);
+}
+OP F load_u8(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(p[i]); });
+}
+OP F load_i8(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
+OP void transpose(F r[LANES]) {
+  for (int i = 0; i < LANES; ++i)
+    for (int j = i + 1; j < LANES; ++j) {
+      const float t = r[i].v[j];
+      r[i].v[j] = r[j].v[i];
+      r[j].v[i] = t;
+    }
+}
+
+// Quant k of row `lane` of this part.
+template <int BITS>
+OP int quant(const uint8_t* q, int lane, int k) {
+  const int byte = lane * 4 + k % 4, quad = k / 4;
+  if constexpr (BITS == 8) return q[64 * quad + byte];
+  int value = (q[64 * (quad / 2) + byte] >> (quad % 2 * 4)) & 15;
+  if constexpr (BITS == 5) value |= ((q[256 + byte] >> quad) & 1) << 4;
+  if constexpr (BITS == 6) value |= ((q[256 + 64 * (quad / 4) + byte] >> (quad % 4 * 2)) & 3) << 4;
+  return value;
+}
+
+template <int BITS, int SHIFT, int T, int P>
+OP void dot_range(const uint8_t* q, const XBlock* x, int from, int to, I acc[P][T]) {
+  constexpr int offset = SHIFT ? 1 << SHIFT : 0;
+  for (int p = 0; p < P; ++p)
+    for (int lane = 0; lane < LANES; ++lane) {
+      int32_t sum[T] = {0};
+      for (int k = from; k < to; ++k) {
+        const int value = quant<BITS>(q + p * LANES * 4, lane, k) - offset;
+        for (int m = 0; m < T; ++m) sum[m] += value * x[m].q[k];
+      }
+      for (int m = 0; m < T; ++m) acc[p][m].v[lane] = sum[m];
+    }
+}
+
+template <int BITS, int SHIFT, int T, int P>
+OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
+  dot_range<BITS, SHIFT, T, P>(q, x, 0, 32, acc);
+}
+
+template <int BITS, int SHIFT, int T, int P>
+OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
+  dot_range<BITS, SHIFT, T, P>(q, x, 0, 16, low);
+  dot_range<BITS, SHIFT, T, P>(q, x, 16, 32, up);
+}
+
+OP void quantize_block(const float* x, XBlock* out) {
+  float most = 0.0f;
+  for (int i = 0; i < BLOCK; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+  int low = 0, all = 0;
+  for (int i = 0; i < BLOCK; ++i) {
+    const float scaled = nearbyintf(x[i] * inverse);
+    const int q = scaled >= -127.0f && scaled <= 127.0f ? static_cast<int>(scaled) : 0;  // 0: NaN
+    out->q[i] = static_cast<int8_t>(q);
+    all += q;
+    if (i < 16) low += q;
+  }
+  out->d = most * (1.0f / 127.0f);
+  out->sum = static_cast<float>(all);
+  out->minus = -all;
+  out->minus_low = -low;
+}
+
+}  // namespace llmrun::LLMRUN_BUILD

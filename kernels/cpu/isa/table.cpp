@@ -1,0 +1,33 @@
+// The kernel table of a build.
+#include "simd.h"
+
+namespace llmrun {
+namespace LLMRUN_BUILD {
+
+void rms_norm(const Job& job);
+void quantize(const Job& job);
+void linear(const Job& job);
+void silu_mul(const Job& job);
+void add(const Job& job);
+void rope(const Job& job);
+void kv_store(const Job& job);
+void attention(const Job& job);
+void attention_merge(const Job& job);
+void argmax(const Job& job);
+void log_softmax(const Job& job);
+
+}  // namespace LLMRUN_BUILD
+
+#define LLMRUN_TEXT_OF(name) #name
+#define LLMRUN_TEXT(name) LLMRUN_TEXT_OF(name)
+#define LLMRUN_JOIN_OF(a, b) a##b
+#define LLMRUN_JOIN(a, b) LLMRUN_JOIN_OF(a, b)
+
+extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
+    LLMRUN_TEXT(LLMRUN_BUILD),  LLMRUN_BUILD::TILE,           LLMRUN_BUILD::rms_norm, LLMRUN_BUILD::quantize,
+    LLMRUN_BUILD::linear,       LLMRUN_BUILD::silu_mul,       LLMRUN_BUILD::add,      LLMRUN_BUILD::rope,
+    LLMRUN_BUILD::kv_store,     LLMRUN_BUILD::attention,      LLMRUN_BUILD::attention_merge,
+    LLMRUN_BUILD::argmax,       LLMRUN_BUILD::log_softmax,
+};
+
+}  // namespace llmrun
