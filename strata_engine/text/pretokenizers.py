@@ -55,7 +55,7 @@ _RULES = {
 }
 _NAMES = {
     "default": "default",
-    **dict.fromkeys(("gpt-2", "gpt2", "phi-2", "mellum"), "gpt-2"),
+    **dict.fromkeys(("gpt-2", "phi-2", "mellum"), "gpt-2"),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), "smollm"),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), "llama-bpe"),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), "qwen2"),

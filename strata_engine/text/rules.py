@@ -60,7 +60,7 @@ def _choose(tokenizer: BpeTokenizer, known: Mapping[str, str], wanted: str | Non
 
 
 def _wanted(known: Mapping[str, str], wanted: str) -> str:
-    if "{{" in wanted or "{%" in wanted:
+    if any(mark in wanted for mark in ("{{", "{%", "\n")):
         return wanted
     named = {**BUILTIN, **known}
     if wanted not in named:
