@@ -1,4 +1,4 @@
-"""Really pressing Tab: the script is installed by the program itself, a real shell starts, and the finished line is run.
+"""Really pressing Tab: the program installs its script, a real shell starts, and the finished line is run.
 
 The `llmrun` on PATH answers completion with the real program and shows any other call as <word><word>.
 """
