@@ -50,7 +50,11 @@ def _open_directory(directory: Path) -> WeightSource:
     if len(models) == 1:
         return GgufSource(models)
     if not models:
-        raise NotFound(f"{directory} holds neither safetensors nor GGUF files", hint="Give a model file or directory.")
+        pickles = any(directory.glob("pytorch_model*.bin")) or any(directory.glob("*.pth"))
+        hint = "Give a model file or directory."
+        if pickles:
+            hint = "It holds PyTorch pickles, which can run code and are not read: use the model's safetensors files."
+        raise NotFound(f"{directory} holds neither safetensors nor GGUF files", hint=hint)
     names = ", ".join(model.name for model in models[:5])
     raise UsageError(f"{directory} holds {len(models)} GGUF models: {names}", hint="Give one of these files.")
 

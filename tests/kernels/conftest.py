@@ -1,4 +1,4 @@
-"""The shared operation tests run over every maker: parametrised fixtures `maker`, `ops`, and `reference`."""
+"""The shared operation tests run over every maker: parametrised fixtures `maker`, `threaded_maker`, `ops`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture(params=makers(), ids=lambda maker: maker.name)
 def maker(request: pytest.FixtureRequest) -> Maker:
+    if request.param.absent:
+        pytest.skip(request.param.absent)
+    return request.param
+
+
+@pytest.fixture(params=[maker for maker in makers() if maker.threaded], ids=lambda maker: maker.name)
+def threaded_maker(request: pytest.FixtureRequest) -> Maker:
+    """Makers with threads of their own; the reference uses torch's."""
     if request.param.absent:
         pytest.skip(request.param.absent)
     return request.param

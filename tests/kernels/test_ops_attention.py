@@ -76,12 +76,12 @@ def test_where_the_pages_lie_does_not_matter(ops):
     assert torch.equal(first, out)
 
 
-def test_the_thread_count_does_not_matter(maker):
-    if not maker.threaded:
-        pytest.skip("this maker uses torch's threads")
+def test_the_thread_count_does_not_matter(threaded_maker):
     filled = paged([400, 3], 3, 64, 32, torch.float16)
     q = random(3, 9, 64, seed=9)
-    first, *rest = [attend(maker.make(threads), q, filled, [(0, 399), (1, 2), (0, 5)]) for threads in (1, 2, 3)]
+    first, *rest = [
+        attend(threaded_maker.make(threads), q, filled, [(0, 399), (1, 2), (0, 5)]) for threads in (1, 2, 3)
+    ]
     assert all(torch.equal(first, other) for other in rest)
 
 

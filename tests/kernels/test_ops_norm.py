@@ -61,9 +61,7 @@ def test_a_row_does_not_depend_on_the_others(ops, shape):
         assert torch.equal(norm(ops, x[start : start + count].clone(), weight), whole[start : start + count])
 
 
-def test_the_thread_count_does_not_matter(maker):
-    if not maker.threaded:
-        pytest.skip("this maker uses torch's threads")
+def test_the_thread_count_does_not_matter(threaded_maker):
     x, weight = random(33, 576), random(576, seed=1)
-    first, *rest = [norm(maker.make(threads), x, weight) for threads in (1, 2, 3)]
+    first, *rest = [norm(threaded_maker.make(threads), x, weight) for threads in (1, 2, 3)]
     assert all(torch.equal(first, other) for other in rest)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from strata_kernels.binding import library_path, load
+from strata_kernels.native import NativeOps
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
 
@@ -20,11 +23,19 @@ class Maker:
 
 
 def makers() -> list[Maker]:
-    """The reference with and without its cache, then the native builds."""
-    reference = Maker("reference", lambda threads: ReferenceOps(), threaded=False)
-    return [reference, *native_makers()]
+    """The reference, then the native builds."""
+    return [Maker("reference", lambda threads: ReferenceOps(), threaded=False), *native_makers()]
 
 
 def native_makers() -> list[Maker]:
-    """One maker a native build this CPU can run; one absent maker when the library is not there."""
-    return [Maker("native", lambda threads: ReferenceOps(), absent="pending")]
+    """One maker a native build this CPU can run; one absent maker when the library was not built.
+
+    A library that is there but does not load is a failure, not a reason to skip.
+    """
+    if not library_path().exists():
+        return [Maker("native", lambda threads: NativeOps(threads), absent=f"{library_path().name} was not built")]
+    return [Maker(f"native-{isa}", partial(_native, isa)) for isa, refused in load().builds if not refused]
+
+
+def _native(isa: str, threads: int) -> Ops:
+    return NativeOps(threads, isa)

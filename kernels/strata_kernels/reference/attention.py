@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from strata_kernels.ops import KvLayer, Rows
+from strata_kernels.reference.dense import require_inside
 
 
 def kv_store(k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
     """Write k, v [R, K, D] into the slots of each row, converted to the cache's type."""
     slots = rows.slots.long()
+    require_inside(slots, cache.keys.shape[0] * cache.page_tokens, "kv_store: a slot lies outside the cache")
     pages, offsets = slots // cache.page_tokens, slots % cache.page_tokens
     cache.keys[pages, :, offsets] = k.to(cache.keys.dtype)
     cache.values[pages, :, offsets] = v.to(cache.values.dtype)
@@ -19,9 +21,13 @@ def kv_store(k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
 def attention(q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
     """out[R, H, D] = softmax(scale q k^T) v over positions 0..positions[r] of the row's sequence."""
     positions, sequences = rows.positions.tolist(), rows.sequences.tolist()
+    message = "attention: a position, sequence or page number lies outside the cache"
+    require_inside(rows.positions, rows.pages.shape[1] * cache.page_tokens, message)
+    require_inside(rows.sequences, rows.pages.shape[0], message)
     for row in range(q.shape[0]):
         visible = positions[row] + 1
         pages = rows.pages[sequences[row], : -(-visible // cache.page_tokens)].long()
+        require_inside(pages, cache.keys.shape[0], message)
         keys, values = _gather(cache.keys, pages, visible), _gather(cache.values, pages, visible)
         out[row] = _attend(q[row], keys, values, scale)
 

@@ -35,9 +35,16 @@ def require_file_layout(weight: Weight) -> None:
         raise ValueError(f"the reference operations read the file's layout, not {weight.layout!r}")
 
 
+def require_inside(numbers: Tensor, count: int, message: str) -> None:
+    """Raises IndexError unless all are in 0..count-1; torch would take negative ones from the end."""
+    if numbers.numel() and (int(numbers.min()) < 0 or int(numbers.max()) >= count):
+        raise IndexError(message)
+
+
 def embed(ids: Tensor, table: Weight, out: Tensor) -> None:
     """out[R, W] = dequantised rows `ids` of the table."""
     require_file_layout(table)
+    require_inside(ids, table.rows, "embed: an id lies outside the table")
     out.copy_(unpack(table.type, table.data[ids.long()]))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strata_kernels.ops import KvLayer, Rotary, Rows, Step, Weight
 from strata_kernels.reference import attention, dense
-from strata_kernels.reference.workspace import Workspace
+from strata_kernels.workspace import Workspace
 
 
 class ReferenceStep:
@@ -49,7 +49,7 @@ class ReferenceOps:
 
     def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Workspace tensor, uninitialised, valid until the enclosing scope ends."""
-        return self._workspace.take(*shape, dtype=dtype)
+        return self._workspace.take(shape, dtype)
 
     def scope(self) -> AbstractContextManager[None]:
         """Everything taken inside is given back at the end."""
@@ -140,4 +140,5 @@ def _add(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _gather(x: Tensor, index: Tensor, out: Tensor) -> None:
+    dense.require_inside(index, x.shape[0], "gather: an index lies outside the rows")
     out.copy_(x[index.long()])

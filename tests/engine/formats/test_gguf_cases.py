@@ -14,7 +14,7 @@ from strata_engine.errors import CorruptFile
 from strata_engine.formats.headers import read_gguf_header, read_header
 from strata_engine.formats.open import open_weights
 
-CASES = json.loads((Path(__file__).parents[2] / "vectors" / "gguf_cases.json").read_text(encoding="utf-8"))
+CASES = json.loads((Path(__file__).parents[2] / "vectors" / "gguf" / "cases.json").read_text(encoding="utf-8"))
 BY_ID = pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 
 

@@ -53,6 +53,13 @@ def test_an_empty_directory_is_not_found(tmp_path):
         open_weights(tmp_path)
 
 
+def test_a_directory_of_pickles_is_told_why_they_are_not_read(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\3\4")
+    with pytest.raises(NotFound) as caught:
+        open_weights(tmp_path)
+    assert "safetensors" in caught.value.hint
+
+
 @pytest.mark.parametrize("name", ["absent.gguf", "zero\0byte"])
 def test_an_absent_file_is_not_found(tmp_path, name):
     with pytest.raises(NotFound):
