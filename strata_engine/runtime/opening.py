@@ -101,7 +101,8 @@ def _open(
     rows = max(config.batch_rows, config.max_sequences)
     limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, config.max_sequences)
     scheduler = Scheduler(memory, SchedulerLimits(config.max_sequences, config.max_queue, rows, priced.context_tokens))
-    notices = (*loaded.notices, *_context_notice(config, priced), *rules.notices)
+    notes_of_files = tuple(Notice("model", note) for note in files.notes)
+    notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices)
     return Opened(
         files=files,
         config=config,
@@ -159,17 +160,28 @@ def _ops(backend: Backend, config: EngineConfig, notes: list[Choice]) -> ChosenO
 def _rules(files: ModelFiles, config: EngineConfig, source: WeightSource, notes: list[Choice]) -> TextRules:
     from strata_engine.text.rules import load_text_rules
 
-    template = config.chat_template
-    own = files.role("template")
-    if template is None and own:
-        template = own[0].path.read_text(encoding="utf-8")
+    template, origin = _template(files, config)
     rules = load_text_rules(source.metadata(), _text_directory(files), template)
-    tokenizer = "none: token-id prompts only" if rules.tokenizer is None else f"{rules.tokenizer.vocab_size} tokens"
-    notes.append(Choice("tokenizer", tokenizer, "the files' own"))
-    notes.append(
-        Choice("chat template", rules.template_source or "none", "asked for" if template else "the files' own")
-    )
+    if rules.tokenizer is None:
+        notes.append(Choice("tokenizer", "none", "the model's files hold none: token-id prompts only"))
+        return rules
+    where = "the GGUF file" if source.kind == "gguf" else "tokenizer.json"
+    notes.append(Choice("tokenizer", f"{rules.tokenizer.vocab_size} tokens", where))
+    replaced = any(notice.code == "template-default" for notice in rules.notices)
+    why = "built in: the model brings none" if replaced else origin
+    notes.append(Choice("chat template", f"{len(rules.template_source)} characters", why))
     return rules
+
+
+def _template(files: ModelFiles, config: EngineConfig) -> tuple[str | None, str]:
+    """(template text or name, where it comes from): asked for, a file of the model, the catalog, the model itself."""
+    if config.chat_template is not None:
+        return config.chat_template, "asked for"
+    own = files.role("template")
+    if own:
+        return own[0].path.read_text(encoding="utf-8"), own[0].name
+    named = files.chat.get("template")
+    return (str(named), "the catalog") if named else (None, "the model's own")
 
 
 def _text_directory(files: ModelFiles) -> Path | None:

@@ -11,7 +11,7 @@ from strata_kernels.reference.ops import ReferenceOps
 from tests.support.forward import Runner
 from tests.support.tiny_models import FAMILIES, memory_source, oracle_logits, tiny_model
 
-IDS = [random.Random(5).randrange(128) for _ in range(70)]
+IDS = random.Random(5).choices(range(128), k=70)
 CHUNKINGS = {
     "at once": [70],
     "in odd chunks": [1, 17, 31, 16, 5],

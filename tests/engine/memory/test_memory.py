@@ -1,0 +1,121 @@
+"""Pages are conserved whatever is reserved, committed and released; errors carry numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata_engine.core.sequence import Hold
+from strata_engine.errors import OutOfMemory, UsageError
+from strata_engine.memory.kv import LayerMemory, allocate, page_bytes
+from strata_engine.memory.memory import CacheCorrupt, Memory
+from strata_engine.memory.pages import PagePool
+
+LAYERS = [LayerMemory(2, 8)] * 3
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["reserve", "commit", "release"]), st.integers(0, 4), st.integers(0, 40)), max_size=60
+)
+
+
+@given(ACTIONS)
+@settings(max_examples=150, deadline=None)
+def test_pages_are_conserved_under_any_order_of_calls(actions):
+    memory = Memory(LAYERS, 12, 4, "f16")
+    holds, room = [Hold() for _ in range(5)], [0] * 5
+    for action, who, tokens in actions:
+        hold = holds[who]
+        if action == "reserve":
+            before = (memory.pool.free, list(hold.pages))
+            fits = memory.fits(hold, tokens)
+            assert memory.reserve(hold, tokens) == fits
+            if not fits:
+                assert (memory.pool.free, list(hold.pages)) == before
+            else:
+                room[who] = max(room[who], hold.tokens + tokens)
+        elif action == "commit":
+            memory.commit(hold, min(tokens, room[who] - hold.tokens))
+        else:
+            memory.release(hold)
+            room[who] = 0
+        memory.check(holds)
+        assert len(hold.pages) * 4 >= hold.tokens
+    for hold in holds:
+        memory.release(hold)
+    memory.check([])
+    assert memory.pool.free == 12
+
+
+def test_a_page_cannot_be_given_back_twice():
+    pool = PagePool(3)
+    pages = pool.take(2)
+    pool.give(pages)
+    with pytest.raises(ValueError, match="given back twice"):
+        pool.give(pages)
+
+
+def test_taking_more_than_is_free_changes_nothing():
+    pool = PagePool(3)
+    assert pool.take(4) is None
+    assert (pool.free, pool.used) == (3, 0)
+
+
+def test_check_finds_a_lost_page():
+    memory = Memory(LAYERS, 4, 4, "f16")
+    hold = Hold()
+    memory.reserve(hold, 8)
+    with pytest.raises(CacheCorrupt, match="2 pages are taken, 0 are held"):
+        memory.check([])
+
+
+def test_check_finds_a_page_held_twice():
+    memory = Memory(LAYERS, 4, 4, "f16")
+    hold = Hold()
+    memory.reserve(hold, 4)
+    with pytest.raises(CacheCorrupt, match="held twice"):
+        memory.check([hold, hold])
+
+
+def test_committing_beyond_the_reserved_room_is_a_fault():
+    memory = Memory(LAYERS, 4, 4, "f16")
+    hold = Hold()
+    memory.reserve(hold, 4)
+    with pytest.raises(CacheCorrupt):
+        memory.commit(hold, 5)
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "dtype"), [("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)]
+)
+def test_caches_have_the_asked_type_and_start_at_zero(kv_type, dtype):
+    memory = Memory(LAYERS, 5, 4, kv_type)
+    assert len(memory.caches) == 3
+    for cache in memory.caches:
+        assert cache.keys.shape == cache.values.shape == (5, 2, 4, 8)
+        assert cache.keys.dtype == cache.values.dtype == dtype
+        assert not cache.keys.any() and not cache.values.any()
+    assert memory.total_bytes == sum(c.keys.nbytes + c.values.nbytes for c in memory.caches)
+    assert memory.page_bytes == page_bytes(LAYERS, 4, kv_type)
+
+
+def test_clear_zeroes_only_the_pages_of_the_hold():
+    memory = Memory(LAYERS, 4, 4, "f32")
+    mine, other = Hold(), Hold()
+    memory.reserve(mine, 4), memory.reserve(other, 4)
+    for cache in memory.caches:
+        cache.keys.fill_(torch.nan)
+    memory.clear(mine)
+    assert not memory.caches[0].keys[mine.pages[0]].isnan().any()
+    assert memory.caches[0].keys[other.pages[0]].isnan().all()
+
+
+def test_an_unknown_type_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError) as caught:
+        page_bytes(LAYERS, 4, "q3")
+    assert "bf16" in caught.value.hint
+
+
+def test_too_much_memory_is_an_error_with_the_amount():
+    with pytest.raises(OutOfMemory, match="TB"):
+        allocate([LayerMemory(1 << 10, 1 << 10)], 1 << 28, 64, "f32")
