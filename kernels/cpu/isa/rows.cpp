@@ -92,9 +92,9 @@ void silu_mul(const Job& job) {
   const float *gate = source(job, 0), *up = source(job, 1);
   float* out = target(job, 2);
   lanes(job.begin * CHUNK_ELEMENTS, end, [&](int64_t i, int n) {
-    const F g = load_some(gate + i, n);
-    const F sigmoid = add(set1(1.0f), exp(sub(zero(), g)));
-    store_some(out + i, mul(div(g, sigmoid), load_some(up + i, n)), n);
+    const F g = maxf(set1(-88.0f), load_some(gate + i, n));  // below, the product with the sigmoid only goes to 0
+    const F divisor = add(set1(1.0f), exp(sub(zero(), g)));
+    store_some(out + i, mul(div(g, divisor), load_some(up + i, n)), n);
   });
 }
 
