@@ -7,25 +7,24 @@ import urllib.request
 from collections.abc import Callable
 
 from strata_backends import sysfs
+from strata_backends.machine import memory_bytes
 from strata_cli import completion_install
 from strata_cli.app import App
+from strata_cli.hubsettings import hub_settings
 from strata_cli.server_record import read_record
 from strata_cli.settings import load_settings
 from strata_engine.doctor import kernels, machine, network
 from strata_engine.doctor.check import FAIL, OK, SKIP, WARN, Check
 from strata_engine.errors import LlmrunError
+from strata_engine.registry.hubs.pip_settings import pip_settings
 
 
 def run_all(app: App) -> list[Check]:
     """Every check, in the order they are shown. Takes a few seconds at most; changes nothing."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    limit = machine.group_limit_bytes()
     checks = [
         machine.check_python(),
         machine.check_processor(sysfs.cpu()),
-        machine.check_memory(memory.available, memory.total, limit),
+        machine.check_memory(*memory_bytes()),
         *machine.check_graphics(sysfs.gpus(), sysfs.overrides(app.env.get)),
         *kernels.check_all(),
         *machine.check_store(app.paths.models),
@@ -39,11 +38,25 @@ def run_all(app: App) -> list[Check]:
 
 
 def _network(app: App) -> list[Check]:
-    urls = host_urls(app)
+    settings = hub_settings(app.env)
+    urls = {"hub": settings.hf_endpoint, "modelscope": settings.modelscope_endpoint}
     if _value(lambda: app.offline, False):
-        return network.skipped(urls)
-    answers = network.ask_all(urls, app.env.get("REQUESTS_CA_BUNDLE") or app.env.get("SSL_CERT_FILE"))
-    return [*network.check_hosts(answers), network.check_clock(answers)]
+        return network.skipped({**urls, "package index": ""})
+    index, fault = _index_url()
+    answers = network.ask_all({**urls, **index}, settings.ca_file)
+    return [*network.check_hosts(answers), *fault, network.check_clock(answers)]
+
+
+def _index_url() -> tuple[dict[str, str], list[Check]]:
+    """pip's first index on the web, or why there is none."""
+    try:
+        found = pip_settings()
+    except LlmrunError as error:
+        return {}, [Check("package index", WARN, error.message, error.hint)]
+    on_web = [url for url in found.indexes if url.startswith("http")]
+    if on_web:
+        return {"package index": on_web[0]}, []
+    return {}, [Check("package index", OK, "pip is set to use local places only")]
 
 
 def _value(read: Callable[[], bool], otherwise: bool) -> bool:
@@ -97,11 +110,3 @@ def check_server(app: App) -> Check:
     if record is None:
         return Check("server", OK, "none running")
     return Check("server", OK, f"running: process {record.pid}, {record.unix or record.address.url}")
-
-
-def host_urls(app: App) -> dict[str, str]:
-    """The places models come from, by name."""
-    return {
-        "hub": app.env.get("HF_ENDPOINT") or "https://huggingface.co",
-        "modelscope": app.env.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn",
-    }

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strata_backends import machine
+
 # Instruction sets that decide which of our kernels run.
 FEATURES = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
             "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")  # fmt: skip
@@ -102,17 +104,15 @@ def cpu(root: Path = Path("/")) -> CpuSeen:
     """The processor by /proc/cpuinfo and /sys/devices/system; by the platform's own words elsewhere."""
     info = _cpuinfo(root)
     logical = os.cpu_count() or 1
-    usable = _usable()
     cores = _cores(root)
     physical = len(set(cores.values())) or logical
-    reachable = len({core for number, core in cores.items() if number in usable}) or min(physical, len(usable))
     model = info.get("model name") or info.get("Hardware") or info.get("cpu model") or platform.processor()
     flags = set((info.get("flags") or info.get("Features") or "").split())
     return CpuSeen(
         model=model or platform.machine(),
         arch=platform.machine(),
         physical_cores=physical,
-        usable_cores=reachable,
+        usable_cores=machine.usable_cores(root / "sys/devices/system/cpu", root / "sys/fs/cgroup"),
         logical_cores=logical,
         sockets=len({package for package, _ in cores.values()}) or 1,
         numa_nodes=len(_entries(root / "sys/devices/system/node", "node[0-9]*")) or 1,
@@ -127,12 +127,6 @@ def _cpuinfo(root: Path) -> dict[str, str]:
         name, _, value = line.partition(":")
         found.setdefault(name.strip(), value.strip())
     return found
-
-
-def _usable() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
 
 
 def _cores(root: Path) -> dict[int, tuple[int, int]]:

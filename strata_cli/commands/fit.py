@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strata_backends.machine import memory_bytes
 from strata_cli.app import App
 from strata_cli.keys import KEYS
 from strata_engine.errors import NotFound, OutOfMemory, UsageError
@@ -54,7 +55,7 @@ def fit(
     app = App.of(context)
     given = {"ctx": ctx, "parallel": parallel, "kv_type": kv_type}
     config = app.settings.override({k: v for k, v in given.items() if v is not None}).engine_config()
-    report = _report(app, model, config, Room(_free_bytes(), _margin(margin)))
+    report = _report(app, model, config, Room(memory_bytes()[1], _margin(margin)))
     if app.output.json_mode:
         app.output.data("llmrun.fit.v1", report)
         return 0 if report["fits"] else OutOfMemory.exit_code
@@ -70,12 +71,6 @@ def _margin(text: str) -> int:
         return parse_bytes(text)
     except ValueError as error:
         raise UsageError(f"--margin: {error}") from error
-
-
-def _free_bytes() -> int:
-    from strata_engine.doctor.machine import free_memory_bytes
-
-    return free_memory_bytes()
 
 
 def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str, Any]:

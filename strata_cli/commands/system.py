@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from strata_backends import sysfs
+from strata_backends.machine import memory_bytes
 from strata_cli import __version__, doctor_checks
 from strata_cli.app import App
 from strata_engine.doctor.check import Check, exit_code
@@ -60,20 +61,12 @@ def hw(
     measure: Annotated[bool, typer.Option("--measure", help="Measure the memory bandwidth (about a second)")] = False,
 ) -> None:
     """Show the hardware: processor, memory, and the GPUs that the kernel's drivers see."""
-    import psutil
-
-    from strata_engine.doctor.machine import group_limit_bytes
-
     app = App.of(context)
-    memory = psutil.virtual_memory()
+    total_bytes, free_bytes = memory_bytes()
     cpu, gpus = sysfs.cpu(), sysfs.gpus()
     data: dict[str, Any] = {
         "cpu": vars(cpu),
-        "memory": {
-            "total_bytes": memory.total,
-            "available_bytes": memory.available,
-            "limit_bytes": group_limit_bytes(),
-        },
+        "memory": {"total_bytes": total_bytes, "free_bytes": free_bytes},
         "gpus": [vars(gpu) for gpu in gpus],
         "overrides": sysfs.overrides(app.env.get),
     }
@@ -100,9 +93,7 @@ def _cpu_rows(cpu: sysfs.CpuSeen) -> list[list[str]]:
 
 
 def _memory_rows(memory: dict[str, Any]) -> list[list[str]]:
-    limit = f", limit of this session {format_bytes(memory['limit_bytes'])}" if memory["limit_bytes"] else ""
-    free, total = format_bytes(memory["available_bytes"]), format_bytes(memory["total_bytes"])
-    rows = [["memory", f"{total}, {free} free{limit}"]]
+    rows = [["memory", f"{format_bytes(memory['total_bytes'])}, {format_bytes(memory['free_bytes'])} free"]]
     if "read_gb_s" in memory:
         rows.append(["bandwidth", f"{memory['read_gb_s']} GB/s read, all usable cores"])
     return rows

@@ -30,11 +30,10 @@ def check_python() -> Check:
     return Check("python", OK, f"Python {version}, torch {torch}")
 
 
-def check_memory(available_bytes: int, total_bytes: int, most_bytes: int | None) -> Check:
-    """`most_bytes`: what the control group allows, None without a limit."""
-    limit = f", this session may use {format_bytes(most_bytes)}" if most_bytes else ""
-    text = f"{format_bytes(available_bytes)} of {format_bytes(total_bytes)} free{limit}"
-    if min(available_bytes, most_bytes or available_bytes) < _LOW_MEMORY:
+def check_memory(total_bytes: int, free_bytes: int) -> Check:
+    """Of the machine, or of this process's control group."""
+    text = f"{format_bytes(free_bytes)} of {format_bytes(total_bytes)} free"
+    if free_bytes < _LOW_MEMORY:
         return Check("memory", WARN, text, "close other programs, or use a small model (llmrun fit MODEL)")
     return Check("memory", OK, text)
 
@@ -95,42 +94,3 @@ def check_graphics(seen: list[sysfs.GpuSeen], overrides: dict[str, str]) -> list
 
 def _remedy(problem: str) -> str:
     return "sudo usermod -aG render $USER, then log in again" if "group render" in problem else "install its driver"
-
-
-_GROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
-
-
-def group_limit_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory limit of this control group (version 2, then 1), None without one."""
-    found = (_count(root / limit) for limit, _ in _GROUPS)
-    return next((count for count in found if count is not None), None)
-
-
-def free_memory_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory this process may still take: what the system has free, or less by its control group's limit."""
-    import psutil
-
-    free = psutil.virtual_memory().available
-    for limit, used in _GROUPS:
-        most, taken = _count(root / limit), _count(root / used)
-        if most is not None and taken is not None:
-            # Cached file pages count as taken but are given back on demand.
-            cached = _stat(root / used.rpartition("/")[0] / "memory.stat", ("inactive_file", "active_file"))
-            free = min(free, max(0, most - taken + cached))
-    return free
-
-
-def _stat(file: Path, names: tuple[str, ...]) -> int:
-    try:
-        lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
-    except (OSError, UnicodeDecodeError):
-        return 0
-    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in names and line[1].isdigit())
-
-
-def _count(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return int(text) if text.isdigit() and int(text) < 2**60 else None

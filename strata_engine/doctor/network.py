@@ -85,7 +85,7 @@ def check_hosts(answers: Sequence[Answer]) -> list[Check]:
 
 def skipped(urls: Mapping[str, str]) -> list[Check]:
     """The same lines when the network is off."""
-    return [Check(name, SKIP, f"{_host(url)} not asked: offline") for name, url in urls.items()]
+    return [Check(name, SKIP, f"{_host(url) or 'it'} is not asked: offline") for name, url in urls.items()]
 
 
 def check_clock(answers: Sequence[Answer], now: float | None = None) -> Check:
