@@ -33,7 +33,11 @@ def find_server(app: App, url: str | None = None) -> RemoteService | None:
     key = str(app.settings.get("api_key") or "")
     if url is not None:
         service = RemoteService(parse_address(url), key)
-        service.check()
+        try:
+            service.check()
+        except ServerError:
+            service.close()
+            raise
         return service
     for place in _places(app):
         service = RemoteService(place, key)
@@ -76,6 +80,12 @@ class RemoteService:
             transport=httpx.HTTPTransport(uds=unix) if unix else None,
             trust_env=not (unix or Address(_host(address)).loopback),
         )
+
+    def __enter__(self) -> RemoteService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def check(self) -> None:
         """Raises ServerError when nobody answers or it is not llmrun."""
