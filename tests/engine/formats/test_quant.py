@@ -13,6 +13,7 @@ from strata_engine.errors import UsageError
 from strata_engine.formats.base import TensorMeta
 from strata_engine.formats.quant import FORMATS, format_of
 from strata_kernels.reference.quant import BLOCKS
+from tests.support.tiny_gguf import encode
 
 NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
 PACKED = [name for name in NAMES if not name.endswith("_K")]
@@ -86,6 +87,15 @@ def test_a_round_trip_stays_within_half_a_step(name, share):
     """`share` of the span of a block bounds the error: half a step, and a little for f16 scales."""
     values = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
     back = FORMATS[name].unpack(FORMATS[name].pack(values))
+    span = values.amax(1, keepdim=True) - values.amin(1, keepdim=True)
+    assert ((back - values).abs() <= span * share).all()
+
+
+@pytest.mark.parametrize(("name", "share"), [("Q4_K", 1 / 25), ("Q5_K", 1 / 50), ("Q6_K", 1 / 50)])
+def test_the_test_encoders_of_k_formats_stay_near_the_values(name, share):
+    """Tiny models of other tests are written with them: `share` of the span of a sub-block bounds the error."""
+    values = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
+    back = FORMATS[name].unpack(torch.from_numpy(encode(values.numpy(), name)))
     span = values.amax(1, keepdim=True) - values.amin(1, keepdim=True)
     assert ((back - values).abs() <= span * share).all()
 
