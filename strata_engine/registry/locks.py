@@ -49,13 +49,14 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None, poll_s: flo
 
 def is_held(path: Path) -> bool:
     """Whether another process (or thread) holds the lock now."""
-    if not path.exists():
+    try:
+        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    except OSError:
         return False
-    handle = _take(path)
-    if handle is None:
-        return True
-    _release(path, handle)
-    return False
+    try:
+        return not _lock(handle, path)
+    finally:
+        os.close(handle)
 
 
 def owner(path: Path) -> Owner:

@@ -59,6 +59,9 @@ def make_plan(missing: Missing, options: PullOptions, hubs: Hubs, report: Report
         raise NotFound(f"{draft.name} cannot come from {options.only}", "leave out --source")
     if draft.files and all(f.size and f.sha256 for f in draft.files):
         return draft
+    if options.offline:
+        raise NetworkError(f"{draft.name} is not on this disk, and the network is switched off",
+                           f"llmrun pull {draft.reference}   (without --offline)")  # fmt: skip
     return _listed(draft, missing.reference.file or missing.reference.variant, hubs, report)
 
 

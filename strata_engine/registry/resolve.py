@@ -55,6 +55,29 @@ def resolve(reference: Reference, catalog: Catalog, store: Store) -> ModelFiles 
     return _Resolver(catalog, store).run(reference)
 
 
+def pullable(reference: Reference, catalog: Catalog, store: Store) -> Missing | None:
+    """What a pull of this reference fetches, downloaded or not; None for a path (nothing to fetch). Raises NotFound."""
+    if reference.bare and reference.target in store.aliases():
+        target = parse(store.aliases()[reference.target])
+        resolve(reference, catalog, store)  # refuses a chain of aliases that leads back to itself
+        variant, revision = reference.variant or target.variant, reference.revision or target.revision
+        return pullable(dataclasses.replace(target, variant=variant, revision=revision), catalog, store)
+    entry = catalog.find(reference.target) if reference.kind == "name" else None
+    if entry is not None:
+        variant = entry.variant(reference.variant)
+        if variant is None:
+            resolve(reference, catalog, store)
+            return None
+        if any(s.kind == "local" and s.path for s in variant.sources):
+            return None
+        return Missing(reference, entry, variant, "; ".join(s.note for s in variant.sources if s.kind == "local"))
+    found = resolve(reference, catalog, store)
+    if isinstance(found, Missing):
+        return found
+    is_path = found.root == found.reference
+    return Missing(reference) if reference.kind == "hub" and not is_path else None
+
+
 def not_registered(missing: Missing) -> NotFound:
     """The error for a model without a public source."""
     name = missing.entry.name if missing.entry else missing.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from dataclasses import replace
 
 import httpx
 
@@ -18,6 +19,8 @@ from strata_engine.registry.hubs.index import PackageIndex
 from strata_engine.registry.hubs.modelscope import ModelScope
 from strata_engine.registry.hubs.pip_settings import pip_settings
 from strata_engine.registry.web import Retry, Target, make_client, opened
+
+_LISTING_TRIES = 3  # a person waits for a listing; a long transfer may be more patient
 
 
 class Hubs:
@@ -45,7 +48,7 @@ class Hubs:
         return self._hubs[source.kind]
 
     def _make(self, kind: str) -> Hub:
-        patience = self.options.patience
+        patience = replace(self.options.patience, tries=min(_LISTING_TRIES, self.options.patience.tries))
         if kind == "index":
             self.client()
             return PackageIndex(pip_settings, self.client, patience)
