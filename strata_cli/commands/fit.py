@@ -100,18 +100,23 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
     from dataclasses import replace
 
     from strata_engine.formats.open import open_weights
+    from strata_engine.models import GGUF, HUGGING_FACE, architecture_of
     from strata_engine.placement.estimate import estimate
     from strata_engine.runtime.defaults import default_context
 
     asked = config.context_tokens if config.context_tokens is not None else default_context(files.defaults)
     source = open_weights(files.directory or [file.path for file in files.role("weights")])
     try:
+        architecture = architecture_of(source)
+        supported = architecture in (GGUF if source.kind == "gguf" else HUGGING_FACE)
         priced = estimate(source, replace(config, context_tokens=asked), room.usable_bytes)
     finally:
         source.close()
     return {
         "model": files.reference,
         "basis": "files",
+        "architecture": architecture,
+        "supported": supported,
         "fits": priced.fits,
         "weights_bytes": priced.weights_bytes,
         "kv_bytes": priced.kv_bytes,
@@ -127,6 +132,8 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
 
 
 def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
+    from strata_engine.models import GGUF
+
     total = _catalog_bytes(variant)
     if not total:
         raise NotFound(f"{entry.name}:{variant.name} is not downloaded, and the catalog does not know its size",
@@ -134,6 +141,8 @@ def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
     return {
         "model": f"{entry.name}:{variant.name}",
         "basis": "catalog",
+        "architecture": entry.family,
+        "supported": entry.family in GGUF,
         "fits": total <= room.usable_bytes,
         "weights_bytes": variant.weights_bytes,
         "total_bytes": total,
@@ -174,6 +183,8 @@ def _print(app: App, report: dict[str, Any]) -> None:
         rows.append(["largest context", str(report["largest_context_tokens"]),
                      f"the model was made for {report['train_context_tokens']}"])  # fmt: skip
     out.table((), rows, right=(1,))
+    if not report["supported"]:
+        out.warn(f"this version cannot run {report['architecture']} models; the figures are about memory only")
     if len(report["variants"]) > 1:
         out.line()
         out.table(("VARIANT", "WEIGHTS", "MEMORY", "FITS", ""), [_variant_row(v, report) for v in report["variants"]],

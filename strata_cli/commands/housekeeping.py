@@ -1,4 +1,4 @@
-"""config and completion: settings of the program and of the shell. (cache is in commands/cache.py.)"""
+"""config and completion: settings of the program and of the shell."""
 
 from __future__ import annotations
 
