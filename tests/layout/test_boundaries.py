@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("strata_cli", "strata_engine", "backends/strata_backends", "kernels/strata_kernels")
 VENDOR = re.compile(r"torch\.(cuda|musa|version\.hip)|\bgfx[0-9a-f]{3,4}\b|\bsm_[0-9]{2}\b")
 # Each place catches everything for a reason written beside it.
-CATCH_ALL = {"strata_cli/main.py": 1, "strata_cli/server/app.py": 1, "strata_engine/runtime/engine.py": 1}
+CATCH_ALL = {
+    "strata_cli/main.py": 1,  # last resort of a command
+    "strata_cli/server/access.py": 1,  # request handler: a 500 for this client only
+    "strata_cli/server/generation.py": 1,  # the same, in the thread that prepares a request
+    "strata_engine/runtime/engine.py": 1,  # one sequence fails alone
+}
 
 
 def sources(*packages: str) -> Iterator[tuple[str, str]]:
@@ -23,7 +28,9 @@ def sources(*packages: str) -> Iterator[tuple[str, str]]:
 
 
 def test_vendor_names_stay_in_backends_and_kernels():
-    found = [f"{name}: {m.group()}" for name, text in sources("strata_cli", "strata_engine") for m in VENDOR.finditer(text)]
+    found = [
+        f"{name}: {m.group()}" for name, text in sources("strata_cli", "strata_engine") for m in VENDOR.finditer(text)
+    ]
     assert found == []
 
 
@@ -42,9 +49,13 @@ def test_the_environment_is_read_in_one_engine_file():
 
 
 def catch_alls(tree: ast.AST) -> int:
+    """Handlers of Exception or wider that do not raise it again."""
     count = 0
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler):
+        cleans_up = (
+            isinstance(node, ast.ExceptHandler) and isinstance(node.body[-1], ast.Raise) and not node.body[-1].exc
+        )
+        if isinstance(node, ast.ExceptHandler) and not cleans_up:
             names = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"BaseException"}
             count += bool(names & {"Exception", "BaseException"})
     return count
@@ -66,7 +77,7 @@ def test_transformers_is_used_in_tests_only():
     assert [name for name, text in sources() if pattern.search(text)] == []
 
 
-@pytest.mark.parametrize("pattern", [r"\bTODO\b", r"\bFIXME\b", r"NotImplementedError"])
+@pytest.mark.parametrize("pattern", [r"\bTODO\b", r"\bFIXME\b", r"raise NotImplementedError"])
 def test_no_unfinished_marks(pattern: str):
     assert [name for name, text in sources() if re.search(pattern, text)] == []
 
