@@ -49,7 +49,7 @@ def serve(
     app = App.of(context)
     options = options_of(app, place, access, requests)
     config = replace(to_engine_config(app, load), max_queue=requests.max_queue)
-    served = served_models(models or [], alias or [], config)
+    named = named_models(models or [], alias or [])
     tls = place.tls
     listener, record = _bind(app, place)
     try:
@@ -57,8 +57,8 @@ def serve(
         from strata_cli.server.names import Names
         from strata_cli.server.state import ServerState
 
-        for one in served:
-            find_files(app, one.reference)
+        called = {model: find_files(app, model).name for model in named}
+        served = served_models(named, called, config)
         with open_service(app, load) as service:
             names = Names(service, served, requests.any_model, None if served else _downloaded(app, config))
             if preload:
@@ -72,10 +72,8 @@ def serve(
             Path(record.unix).unlink(missing_ok=True)
 
 
-def served_models(models: Sequence[str], aliases: Sequence[str], config: EngineConfig) -> list[Served]:
-    """Each reference with the names it answers to; an alias is shown in place of the reference. Raises UsageError."""
-    from strata_cli.server.names import Served
-
+def named_models(models: Sequence[str], aliases: Sequence[str]) -> dict[str, list[str]]:
+    """Each reference with the aliases given to it. Raises UsageError."""
     given: dict[str, list[str]] = {model: [] for model in models}
     for text in aliases:
         name, equals, model = text.partition("=")
@@ -88,7 +86,20 @@ def served_models(models: Sequence[str], aliases: Sequence[str], config: EngineC
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"the name {twice} is given twice")
-    return [Served(model, (*extra, model), config) for model, extra in given.items()]
+    return given
+
+
+def served_models(named: dict[str, list[str]], called: dict[str, str], config: EngineConfig) -> list[Served]:
+    """The names each model answers to; shown is an alias, else a file's own name (`called`) in place of its path."""
+    from strata_cli.server.names import Served
+
+    served: list[Served] = []
+    for model, aliases in named.items():
+        own = called[model]
+        unique = list(called.values()).count(own) == 1
+        short = [own] if unique and ("/" in model or "\\" in model) and Path(model).expanduser().exists() else []
+        served.append(Served(model, tuple(dict.fromkeys((*aliases, *short, model))), config))
+    return served
 
 
 def _downloaded(app: App, config: EngineConfig):  # noqa: ANN202 - a closure for Names

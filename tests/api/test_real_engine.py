@@ -1,0 +1,151 @@
+"""The server over the real engine with tiny random models: what the fake cannot show."""
+
+from __future__ import annotations
+
+import threading
+
+import openai
+import pytest
+
+from strata_cli.server.names import Served
+from strata_engine.config import EngineConfig
+from strata_engine.paths import Paths
+from strata_engine.registry.catalog import load_catalog
+from strata_engine.registry.store import Store
+from strata_engine.runtime.service import LocalService
+from tests.support.engines import ReferenceBackend
+from tests.support.live_server import live_server
+from tests.support.sse_reader import read_stream
+from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_models import gguf_metadata, gguf_tensors, save_tiny, tiny_model
+
+CHAT, RAW = "/v1/chat/completions", "/v1/completions"
+HI = [{"role": "user", "content": "the rain in"}]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    base = tmp_path_factory.mktemp("served")
+    model = tiny_model("llama", vocab_size=320, max_position_embeddings=512)
+    write_gguf(base / "words.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), tokenizer=True)
+    save_tiny(tiny_model("qwen3"), base / "ids")
+    paths = Paths(*(base / name for name in ("config", "data", "models", "state", "cache")))
+    config = EngineConfig(kv_type="f32", max_sequences=4, batch_rows=64, max_queue=64)
+    with LocalService(load_catalog(), Store(paths), config, lambda device: ReferenceBackend()) as opened:
+        opened.load(str(base / "words.gguf"))
+        opened.load(str(base / "ids"))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def live(service):
+    served = [Served(model.reference, (model.name,)) for model in service.loaded()]
+    with live_server(service, served=served) as found:
+        yield found
+
+
+def _chat(**more):
+    return {"model": "words", "messages": HI, "max_tokens": 24, "ignore_eos": True, **more}
+
+
+@pytest.mark.parametrize("more", [
+    {"temperature": 0}, {"temperature": 1, "seed": 5}, {"temperature": 1, "seed": 5, "n": 3},
+    {"temperature": 0, "logprobs": True, "top_logprobs": 3}, {"temperature": 2, "seed": 1, "top_k": 0, "top_p": 1},
+])  # fmt: skip
+def test_a_stream_equals_the_plain_reply(live, more):
+    plain = live.http.post(CHAT, json=_chat(return_token_ids=True, **more)).json()
+    streamed = read_stream(live.http, CHAT, _chat(return_token_ids=True, **more))
+    assert streamed.done
+    for choice in plain["choices"]:
+        index = choice["index"]
+        assert streamed.joined("content", index) == choice["message"]["content"]
+        assert [n for c in streamed.choices(index) for n in c["token_ids"]] == choice["token_ids"]
+        assert len(choice["token_ids"]) == 24
+        assert streamed.reason(index) == choice["finish_reason"] == "length"
+
+
+def test_the_same_seed_gives_the_same_text_alone_and_in_company(live):
+    body = _chat(temperature=1, seed=3, return_token_ids=True)
+    alone = live.http.post(CHAT, json=body).json()["choices"][0]["token_ids"]
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(live.http.post(CHAT, json=body).json()["choices"][0]["token_ids"]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 4
+
+
+def test_a_bias_forces_a_token(live):
+    reply = live.http.post(CHAT, json=_chat(logit_bias={"70": 100}, return_token_ids=True, temperature=1)).json()
+    assert reply["choices"][0]["token_ids"] == [70] * 24
+
+
+def test_logprobs_are_sorted_and_hold_the_chosen_token(live):
+    body = _chat(logprobs=True, top_logprobs=5, temperature=0, return_token_ids=True)
+    entries = live.http.post(CHAT, json=body).json()["choices"][0]["logprobs"]["content"]
+    assert len(entries) == 24
+    for entry in entries:
+        values = [top["logprob"] for top in entry["top_logprobs"]]
+        assert values == sorted(values, reverse=True)
+        assert (entry["id"], entry["logprob"]) == (entry["top_logprobs"][0]["id"], values[0])
+        assert all(value <= 0 for value in values)
+
+
+def test_the_context_ends_an_answer_and_refuses_a_prompt(live):
+    full = live.http.post(
+        RAW, json={"model": "ids", "prompt": [5] * 250, "max_tokens": 1000, "ignore_eos": True}
+    ).json()
+    assert full["choices"][0]["finish_reason"] == "length"
+    assert full["usage"]["total_tokens"] == 256
+    refused = live.http.post(RAW, json={"model": "ids", "prompt": [5] * 300})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["code"], error["n_prompt_tokens"], error["n_ctx"]) == ("context_length_exceeded", 300, 256)
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_token_ids(live):
+    body = {"model": "ids", "prompt": [5, 6, 7], "logprobs": 2, "max_tokens": 4, "return_token_ids": True,
+            "temperature": 0, "ignore_eos": True}  # fmt: skip
+    choice = live.http.post(RAW, json=body).json()["choices"][0]
+    assert choice["text"] == ""
+    assert choice["logprobs"]["tokens"] == [f"token_id:{number}" for number in choice["token_ids"]]
+    assert len(choice["token_ids"]) == 4
+    assert all(key.startswith("token_id:") for top in choice["logprobs"]["top_logprobs"] for key in top)
+    assert live.http.post(CHAT, json={"model": "ids", "messages": HI}).status_code == 400
+    assert live.http.post(RAW, json={"model": "ids", "prompt": "text"}).status_code == 400
+
+
+def test_hanging_up_frees_every_page(live, service):
+    body = _chat(max_tokens=480)
+    for _ in range(20):
+        with live.http.stream("POST", CHAT, json={**body, "stream": True}) as reply:
+            next(reply.iter_lines())
+    for _ in range(2000):
+        numbers = service.load_numbers("words")
+        if (numbers.running, numbers.waiting, numbers.kv_pages_used) == (0, 0, 0):
+            break
+        live.http.get("/health")
+    assert (numbers.running, numbers.waiting, numbers.kv_pages_used) == (0, 0, 0)
+    assert live.http.post(CHAT, json=_chat()).status_code == 200
+
+
+def test_the_official_client_streams_sixteen_answers_at_once(live):
+    found: list[str] = []
+
+    def ask(client: openai.OpenAI, number: int) -> None:
+        stream = client.chat.completions.create(
+            model="words", messages=HI, max_tokens=12, seed=number, stream=True, extra_body={"ignore_eos": True}
+        )
+        found.append("".join(c.choices[0].delta.content or "" for c in stream if c.choices))
+
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
+        threads = [threading.Thread(target=ask, args=(client, number)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 16
