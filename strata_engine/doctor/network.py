@@ -74,9 +74,10 @@ def _seconds(text: str) -> float | None:
 def check_hosts(answers: Sequence[Answer]) -> list[Check]:
     """One line a host. A host that is not reached is a warning: another source, or what is downloaded, may do."""
     others = any(not a.fault for a in answers)
-    remedy = "another source is used" if others else "check network, proxy and DNS, or work with --offline"
+    instead = "; another source is used" if others else ""
+    remedy = "" if others else "check network, proxy and DNS, or work with --offline"
     return [
-        Check(a.name, WARN, f"{_host(a.url)} not reached: {a.fault}", remedy)
+        Check(a.name, WARN, f"{_host(a.url)} not reached: {a.fault}{instead}", remedy)
         if a.fault
         else Check(a.name, OK, f"{_host(a.url)} answers in {a.seconds:.2f} s")
         for a in answers
