@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from strata_cli.app import App
 from strata_cli.flags import LoadFlags, to_engine_config
 from strata_cli.prompt import looks_like_model
-from strata_engine.errors import LlmrunError, UsageError
+from strata_engine.errors import DeviceError, LlmrunError, UsageError
 
 if TYPE_CHECKING:
+    from strata_backends.base import Backend
     from strata_cli.talkflags import PlaceFlags
     from strata_engine.registry.files import ModelFiles
     from strata_engine.runtime.api import LoadedModel, Service
@@ -74,8 +75,24 @@ def default_reference(app: App) -> str:
     return entry.name
 
 
-def begin_imports() -> None:
+def server_names(app: App, place: PlaceFlags) -> list[str]:
+    """What the server that would be used can serve; empty without one."""
+    if place.no_server or (place.server is None and not _may_run(app)):
+        return []
+    from strata_cli.client import find_server
+
+    service = find_server(app, place.server)
+    if service is None:
+        return []
+    with contextlib.closing(service):
+        status = service.status()
+        return [*(m["shown"] for m in status["models"]), *status["available"]]
+
+
+def begin_imports(app: App, place: PlaceFlags) -> None:
     """Import the engine in a thread: it takes over a second, and input may have to be waited for meanwhile."""
+    if place.server is not None or (not place.no_server and _may_run(app)):
+        return  # most likely a server answers
     threading.Thread(target=import_engine, name="imports", daemon=False).start()
 
 
@@ -95,11 +112,20 @@ def open_service(app: App, load: LoadFlags) -> LocalService:
     """A service of this process, without a model in it."""
     config = to_engine_config(app, load)
     import_engine()
-    from strata_backends.probe import open_backend
-
     from strata_engine.runtime.service import LocalService
 
     return LocalService(app.catalog, app.store, config, open_backend)
+
+
+def open_backend(device: str) -> Backend:
+    """The device of this name, or the best one for "auto". Raises DeviceError with every candidate's reason."""
+    from strata_backends.cpu import CpuBackend
+    from strata_backends.probe import probe
+
+    verdicts = probe(device)
+    if not any(verdict.accepted for verdict in verdicts):
+        raise DeviceError("no usable device: " + "; ".join(f"{v.name}: {v.reason}" for v in verdicts), "llmrun doctor")
+    return CpuBackend()  # the only candidate so far
 
 
 def find_files(app: App, reference: str) -> ModelFiles:
@@ -108,7 +134,7 @@ def find_files(app: App, reference: str) -> ModelFiles:
 
     files = ensure_present(app, reference)
     for note in files.notes:
-        app.output.note(note)
+        app.output.warn(note)
     _read_ahead(files)
     return files
 
@@ -116,6 +142,8 @@ def find_files(app: App, reference: str) -> ModelFiles:
 @contextmanager
 def opened(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> Iterator[OpenModel]:
     """The model, ready; closed at the end. Raises NotFound, ServerError, CorruptFile, OutOfMemory and their kin."""
+    if not reference and place.server is not None:
+        reference = next(iter(server_names(app, place)), "")
     reference = reference or default_reference(app)
     remote = _on_server(app, reference, load, place)
     if remote is not None:

@@ -108,15 +108,13 @@ def _run(
 ) -> str:
     files = local.find_files(app, reference)
     local.import_engine()
-    from strata_backends.probe import open_backend
-
     from strata_cli import __version__
     from strata_engine.bench import host
     from strata_engine.bench.report import Result, Row, render
     from strata_engine.bench.session import Session, SpeedPlan
 
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    session = Session(SpeedPlan(files, tuple(configs), tuple(tests), repetitions), open_backend, app.output.note)
+    session = Session(SpeedPlan(files, tuple(configs), tuple(tests), repetitions), local.open_backend, app.output.note)
     rows: list[Row] = []
     try:
         rows.extend(session.rows())

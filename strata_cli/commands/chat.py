@@ -13,6 +13,7 @@ from strata_cli.flags import LoadFlags, SamplingFlags, sampling_settings_of, to_
 from strata_cli.once import Manner, Once
 from strata_cli.repl.chat import Chat
 from strata_cli.repl.conversation import Conversation
+from strata_cli.repl.input import LineSource, PlainInput
 from strata_cli.repl.sessions import LAST, Sessions
 from strata_cli.talkflags import KeepFlags, OnceFlags, PlaceFlags, TalkFlags, ThinkCommand
 from strata_engine.chat import TokenRequest
@@ -42,7 +43,7 @@ def run_once(
 ) -> int:
     """Ask once and print the answer. Piped text goes before the prompt; a prompt of - is the piped text alone."""
     app = App.of(context)
-    spoken = _spoken(app, words)
+    spoken = _spoken(app, words, place)
     if spoken.words is None and prompt.stdin_is_terminal() and not talk.file and not app.output.json_mode:
         raise UsageError("no prompt", f'llmrun run {spoken.model or "MODEL"} "question", or llmrun chat')
     return _ask(app, spoken, Flags(load, sampling, talk, place), once, None)
@@ -61,7 +62,7 @@ def chat_loop(
 ) -> int:
     """Chat with a model in the terminal. /help lists the commands, Ctrl-D leaves."""
     app = App.of(context)
-    spoken = _spoken(app, words)
+    spoken = _spoken(app, words, place)
     flags = Flags(load, sampling, talk, place)
     if not prompt.stdin_is_terminal():
         return _ask(app, spoken, flags, OnceFlags(), keep)
@@ -79,8 +80,13 @@ class Flags:
             raise prompt.refuse_images(talk.image)
 
 
-def _spoken(app: App, words: list[str] | None) -> prompt.Spoken:
-    return prompt.split_model(words or [], lambda word: local.is_model(app, word), lambda: local.model_names(app))
+def _spoken(app: App, words: list[str] | None, place: PlaceFlags) -> prompt.Spoken:
+    def known(word: str) -> bool:
+        # The server is asked last, and only about a single word that could be a question just as well.
+        single = words is not None and len(words) == 1 and not any(c.isspace() for c in word)
+        return local.is_model(app, word) or (single and word in local.server_names(app, place))
+
+    return prompt.split_model(words or [], known, lambda: local.model_names(app))
 
 
 def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: KeepFlags | None) -> int:
@@ -88,7 +94,9 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
         raise UsageError("--raw sends the prompt alone; --system has no place in it")
     if flags.sampling.logprobs is not None and not app.output.json_mode:
         raise UsageError("--logprobs shows in JSON only", "--json or --jsonl")
-    local.begin_imports()  # half a start is importing: it goes on while stdin, settings and files are read
+    local.begin_imports(
+        app, flags.place
+    )  # half a start is importing: it goes on while stdin, settings and files are read
     system = prompt.system_text(flags.talk.system)
     only = spoken.words == "-"
     piped = prompt.read_piped(sys.stdin, app.output.note, only)
@@ -119,18 +127,15 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
 
 
 def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) -> int:
-    local.begin_imports()
+    local.begin_imports(app, flags.place)
     from strata_cli.repl.loop import run_loop
-    from strata_cli.repl.slash import all_names
-    from strata_cli.repl.terminal import TerminalInput
 
     system = prompt.system_text(flags.talk.system)
     files = [prompt.fenced_file(name) for name in flags.talk.file or ()]
     sessions = Sessions(app.paths.sessions)
     name = _session_name(sessions, keep)
     history = bool(app.settings.get("history")) and not keep.no_history
-    names = {"/load": lambda: [*local.local_names(app), *(e.name for e in sessions.entries())]}
-    source = TerminalInput(all_names(), names, app.paths.state / "history", history)
+    source = _line_source(app, sessions, history)
     with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
         params = to_sampling(app, flags.sampling, found.model.defaults)
         talk = _conversation(app, sessions, name, found, params)
@@ -154,6 +159,21 @@ def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) ->
         )
         _greet(app, loop)
         return run_loop(loop, source, spoken.words or "")
+
+
+def _line_source(app: App, sessions: Sessions, history: bool) -> LineSource:
+    if app.env.get("TERM") in ("dumb", "unknown"):
+        return PlainInput(iter(sys.stdin.readline, ""), _ask_plainly)
+    from strata_cli.repl.slash import all_names
+    from strata_cli.repl.terminal import TerminalInput
+
+    names = {"/load": lambda: [*local.local_names(app), *(e.name for e in sessions.entries())]}
+    return TerminalInput(all_names(), names, app.paths.state / "history", history)
+
+
+def _ask_plainly(prompt_text: str) -> None:
+    sys.stderr.write(prompt_text)
+    sys.stderr.flush()
 
 
 def _greet(app: App, loop: Chat) -> None:

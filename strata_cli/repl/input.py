@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -70,22 +70,27 @@ def _as_path(word: str) -> Path | None:
 
 
 class PlainInput:
-    """Lines from any iterable, joined into messages by the same rules as on a terminal."""
+    """Lines from any iterable, joined into messages by the same rules as on a terminal.
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    `ask` is given the prompt before each line is read: enough for terminals that know no cursor movement.
+    """
+
+    def __init__(self, lines: Iterable[str], ask: Callable[[str], object] = lambda prompt: None) -> None:
         self._lines: Iterator[str] = iter(lines)
+        self._ask = ask
 
     def read(self) -> str:
         """The next message; EOFError when the lines are used up inside or outside a message."""
-        text = self._next()
+        text = self._next(PROMPT)
         while is_open(text):
-            text += "\n" + self._next()
+            text += "\n" + self._next(MORE)
         return text
 
     def set_history(self, keep: bool) -> None:
         """Nothing: there is no history."""
 
-    def _next(self) -> str:
+    def _next(self, prompt: str) -> str:
+        self._ask(prompt)
         line = next(self._lines, None)
         if line is None:
             raise EOFError

@@ -11,6 +11,9 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.shortcuts import CompleteStyle
 
 from strata_cli.repl.input import MORE, PROMPT, is_open
 
@@ -28,6 +31,9 @@ class TerminalInput:
             key_bindings=_keys(),
             completer=SlashCompleter(sorted(commands), arguments),
             complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            reserve_space_for_menu=0,
+            output=_output(),
             history=InMemoryHistory(),
             enable_history_search=False,
         )
@@ -44,6 +50,14 @@ class TerminalInput:
         self._session.history = history
         self._session.default_buffer.history = history
         self._session.default_buffer.reset()
+
+
+def _output() -> Output:
+    output = create_output(always_prefer_tty=True)  # the prompt goes to stderr when stdout is a file
+    if isinstance(output, Vt100_Output):
+        # No question about the cursor's place: terminals that do not answer get a warning, slow ones print the answer.
+        output.enable_cpr = False
+    return output
 
 
 def _open_history(path: Path) -> History:
