@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from strata_engine.env import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 _WIDTH = 100
+_OF_LOCAL = ("rm", "stop")  # commands whose MODEL must be on this disk
 _SIGNALS = (("130", "stopped by Ctrl-C"), ("141", "the reader of stdout went away (`| head`)"), ("143", "terminated"))
 _MADE = "<!-- written by `python -m strata_cli.docs`; do not edit -->"
 
@@ -56,7 +58,7 @@ def completion_table(parsers: dict[Command, Any]) -> dict[str, Any]:
             models[name] = [v.name for v in entry.variants] if len(entry.variants) > 1 else []
     return {
         "globals": global_flags.kinds(),
-        "commands": {c.name: {"summary": c.summary, **_node(p)} for c, p in parsers.items()},
+        "commands": {c.name: {"summary": c.summary, **_node(p, c.name in _OF_LOCAL)} for c, p in parsers.items()},
         "aliases": {alias: c.name for c in COMMANDS for alias in c.aliases},
         "settings": {name: key.meaning for name, key in KEYS.items()},
         "models": models,
@@ -72,17 +74,18 @@ def _json_lines(table: dict[str, dict[str, Any]]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _node(parser: Any) -> dict[str, Any]:
+def _node(parser: Any, local: bool = False) -> dict[str, Any]:
     flags: dict[str, list[str]] = {}
     arguments: list[str] = []
     for parameter in parser.params:
         if parameter.param_type_name == "argument":
-            arguments += re.findall(r"[A-Za-z_|]+", parameter.metavar or parameter.name.upper())
+            names = re.findall(r"[A-Za-z_|]+", parameter.metavar or parameter.name.upper())
+            arguments += ["LOCAL" if name == "MODEL" and local else name for name in names]
             arguments[-1] += "*" if parameter.nargs == -1 else ""
             continue
         if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
             continue
-        kind = "" if parameter.is_flag else (parameter.metavar or "TEXT")
+        kind = "" if parameter.is_flag else (parameter.metavar or _choices(parameter) or "TEXT")
         for flag in (*parameter.opts, *parameter.secondary_opts):
             flags[flag] = [kind, parameter.help or ""]
     node: dict[str, Any] = {"flags": flags, "arguments": arguments}
@@ -90,6 +93,11 @@ def _node(parser: Any) -> dict[str, Any]:
     if children:
         node["commands"] = {n: {"summary": c.get_short_help_str(80), **_node(c)} for n, c in children.items()}
     return node
+
+
+def _choices(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    return "|".join(str(member.value) for member in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ""
 
 
 def _helps(name: str, parser: Any) -> list[str]:

@@ -22,19 +22,27 @@ def serve(
     context: typer.Context,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Server; default: the running one")] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Default: the server's first")] = None,
-    requests: Annotated[int, typer.Option("--num-prompts", metavar="N", min=1, max=1_000_000)] = 32,
+    requests: Annotated[
+        int, typer.Option("--num-prompts", metavar="N", min=1, max=1_000_000, help="Requests in all")
+    ] = 32,
     concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="In flight")] = 8,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="X", help="Requests a second, random gaps; default: at once")
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", metavar="N", min=1, max=1_000_000)] = 128,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, max=1_000_000)] = 64,
-    percentiles: Annotated[str, typer.Option("--percentiles", metavar="P,..")] = "50,90,95,99",
+    prompt_tokens: Annotated[
+        int, typer.Option("--prompt-tokens", metavar="N", min=1, max=1_000_000, help="Length of each prompt")
+    ] = 128,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", min=1, max=1_000_000, help="Length of each answer")
+    ] = 64,
+    percentiles: Annotated[
+        str, typer.Option("--percentiles", metavar="P,..", help="Percentiles to report")
+    ] = "50,90,95,99",
     goodput: Annotated[
         list[str] | None,
         typer.Option("--goodput", metavar="NAME:MS", help="Limit a counted request must meet: ttft:500 (repeat)"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of prompts and gaps")] = 0,
     file: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the JSON result there")] = None,
 ) -> int:
     """Load a running server with streamed completions of fixed length and report latencies and throughput."""
