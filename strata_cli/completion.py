@@ -79,9 +79,9 @@ def complete(shell: str, words: list[str], tables: Tables) -> tuple[Pairs, set[s
         return _values(place.waiting_for, current, tables)
     if current.startswith("-") and not place.only_arguments:
         return [(f, kind[1]) for f, kind in place.flags.items() if f.startswith(current)], set()
-    if place.children:
-        return [(n, c["summary"]) for n, c in place.children.items() if n.startswith(current)], set()
-    return _values(place.argument, current, tables)
+    children = [(n, c["summary"]) for n, c in place.children.items() if n.startswith(current)]
+    pairs, directives = _values(place.argument, current, tables)
+    return ([*children, *pairs], set() if children else directives)
 
 
 class _Place:
@@ -89,7 +89,7 @@ class _Place:
 
     def __init__(self, tables: Tables, given: list[str]) -> None:
         self.flags: dict[str, list[str]] = dict(tables.globals)
-        self.children: dict[str, Any] = tables.commands
+        self.children: dict[str, Any] = tables.commands  # possible next subcommands
         self.only_arguments = False
         self.waiting_for = ""
         self._arguments: list[str] = []
@@ -111,6 +111,7 @@ class _Place:
         node = self.children.get(word)
         if node is None:
             self._count += 1
+            self.children = {}
             return
         self.flags.update(node["flags"])
         self.children = node.get("commands", {})

@@ -90,6 +90,10 @@ def _node(parser: Any, local: bool = False) -> dict[str, Any]:
             flags[flag] = [kind, parameter.help or ""]
     node: dict[str, Any] = {"flags": flags, "arguments": arguments}
     children = getattr(parser, "commands", None)
+    default = getattr(parser, "default_command", None)
+    if children and default:  # what it takes can also follow the group's name
+        own = _node(children[default])
+        node = {"flags": {**flags, **own["flags"]}, "arguments": own["arguments"]}
     if children:
         node["commands"] = {n: {"summary": c.get_short_help_str(80), **_node(c)} for n, c in children.items()}
     return node

@@ -24,11 +24,13 @@ from strata_engine.errors import UsageError
 class BenchGroup(TyperGroup):
     """`bench MODEL -p 512` without a subcommand: anything that is no subcommand belongs to `speed`."""
 
+    default_command = "speed"  # read by completion, too
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the base class, with `speed` put in front unless another subcommand or --help comes first."""
         first = args[0] if args else ""
         if first not in self.commands and first != "--help":
-            args = ["speed", *args]
+            args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
 
@@ -51,7 +53,9 @@ def speed(
         list[str] | None, typer.Option("--pg", metavar="P,G", help="A prompt and an answer in one test (repeat)")
     ] = None,
     depth: Annotated[str, typer.Option("-d", "--depth", metavar="N,..", help="Tokens of context before a test")] = "0",
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000)] = 5,
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000, help="Samples of each test")
+    ] = 5,
     threads: Annotated[str | None, typer.Option("-t", "--threads", metavar="N,..", help="CPU threads")] = None,
     batch: Annotated[
         str | None, typer.Option("-b", "--batch", metavar="N,..", help="Tokens in one prompt step")

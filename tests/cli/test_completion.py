@@ -18,6 +18,8 @@ STATIC = {
         "rm": {"summary": "Remove", "flags": {}, "arguments": ["LOCAL*"]},
         "config": {"summary": "Settings", "flags": {}, "arguments": [],
                    "commands": {"get": {"summary": "Get", "flags": {"--origin": ["", ""]}, "arguments": ["SETTING"]}}},
+        "bench": {"summary": "Speed", "flags": {"--repeat": ["N", ""]}, "arguments": ["MODEL"],
+                  "commands": {"serve": {"summary": "Load", "flags": {"--url": ["URL", ""]}, "arguments": []}}},
         "completion": {"summary": "Shell", "flags": {}, "arguments": ["bash|zsh"]},
     },
     "aliases": {"list": "ls"},
@@ -118,6 +120,13 @@ def test_subcommands_and_their_arguments_are_known():
     assert "--origin" in offered("config", "get", "--o")
 
 
+def test_a_group_with_a_default_offers_subcommands_and_what_the_default_takes():
+    assert offered("bench", "s") == ["serve", "smollm2"]
+    assert offered("bench", "smollm2", "--r") == ["--repeat"]
+    assert offered("bench", "serve", "--u") == ["--url"]
+    assert offered("bench", "smollm2", "s") == []
+
+
 def test_shells_are_offered_for_completion_itself():
     assert offered("completion", "") == ["bash", "zsh"]
 
@@ -131,7 +140,7 @@ def test_an_alias_of_a_command_is_followed():
 
 
 def test_powershell_keeps_an_empty_word_alive_with_a_plus():
-    assert offered("+", shell="powershell") == ["chat", "ls", "rm", "config", "completion"]
+    assert offered("+", shell="powershell") == ["chat", "ls", "rm", "config", "bench", "completion"]
 
 
 @pytest.mark.parametrize(
