@@ -1,4 +1,4 @@
-"""Every case of tests/vectors/http_cases.jsonl through a real server over the fake service."""
+"""Every case of tests/vectors/http/http_cases.jsonl through a real server over the fake service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.fake_service import FakeService
 from tests.support.live_server import Live, live_server
 from tests.support.sse_reader import read_stream
 
-_FILE = Path(__file__).parents[1] / "vectors" / "http_cases.jsonl"
+_FILE = Path(__file__).parents[1] / "vectors" / "http" / "http_cases.jsonl"
 _CASES = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").splitlines()]
 _CHAT = "/v1/chat/completions"
 

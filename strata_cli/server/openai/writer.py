@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from typing import Any
 
 from strata_cli.server.openai.call import Call
@@ -16,7 +17,7 @@ from strata_engine.events import Event, Finish, Notice, Reasoning, Started, Text
 Chunk = dict[str, Any]
 
 
-class Writer:
+class Writer(ABC):
     """Shared part of the chat and completion writers. `model`: the name the reply carries."""
 
     chunk_object, reply_object, id_prefix = "", "", ""
@@ -77,17 +78,17 @@ class Writer:
                 found.setdefault(choice["index"], []).append(choice)
         return found
 
+    @abstractmethod
     def text_choice(self, index: int, event: Text | Reasoning) -> list[dict[str, Any]]:
         """Choice objects of a text event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last_choice(self, index: int, event: Finish) -> list[dict[str, Any]]:
         """Choice objects of the end; the last one carries the reason."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fold(self, chunks: list[Chunk]) -> list[dict[str, Any]]:
         """Choices of the plain reply."""
-        raise NotImplementedError
 
     def _chunk(self, choices: list[dict[str, Any]]) -> Chunk:
         chunk = {**self._base, "object": self.chunk_object, "choices": choices}
