@@ -26,7 +26,7 @@ class Budget:
     def __init__(
         self,
         limit_chars: int,
-        turns: int = 200_000,
+        turns: int = 100_000,
         seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

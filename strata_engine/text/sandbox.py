@@ -97,7 +97,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
         if isinstance(owner, str) and __obj.__name__ in _WIDENING:
-            _budget(__context).spread((owner, *args, *kwargs.values()))
+            # Numbers that are printed are no sizes, so the arguments of a format count as one value.
+            plain = __obj.__name__.startswith("format")
+            _budget(__context).spread((owner, args, kwargs) if plain else (owner, *args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -158,7 +160,7 @@ def _bounded_filters() -> dict[str, Callable[..., Any]]:
         "string": _bounded(str),
         "center": _bounded(filters.do_center),
         "indent": _bounded(filters.do_indent),
-        "format": _bounded(filters.do_format),
+        "format": _bounded(filters.do_format, sizes=False),
         "batch": _bounded(lambda *args: list(filters.do_batch(*args))),
         "slice": _bounded(lambda *args: list(filters.sync_do_slice(*args))),
         "wordwrap": _bounded(filters.do_wordwrap, lambda context: context.environment),
@@ -167,12 +169,14 @@ def _bounded_filters() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _bounded(function: Callable[..., Any], first: Callable[[Context], Any] | None = None) -> Callable[..., Any]:
+def _bounded(
+    function: Callable[..., Any], first: Callable[[Context], Any] | None = None, sizes: bool = True
+) -> Callable[..., Any]:
     @pass_context
     def run(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(value, str | dict | list | tuple | int):
             value = list(value) if hasattr(value, "__next__") else value
-        _budget(context).spread((value, *args, *kwargs.values()))
+        _budget(context).spread((value, *args, *kwargs.values()) if sizes else (value, args, kwargs))
         return function(*((first(context),) if first else ()), value, *args, **kwargs)
 
     return run
