@@ -113,6 +113,7 @@ class Transfer:
     # several ranges
 
     def _parallel(self, part: Part, found: Probe, size: int) -> None:
+        self._stop.clear()
         listed = list(_pieces(part.missing(0, size), size, self.options.connections))
         workers = max(1, min(self.options.connections, len(listed)))
         pieces, lock = iter(listed), threading.Lock()
@@ -131,7 +132,8 @@ class Transfer:
                 self._watch(futures, part, size)
             finally:
                 self._halt()
-        self._stop.clear()
+        if part.missing(0, size):
+            raise NetworkError(f"{self.remote.name}: {part.done_bytes} of {size} bytes came", "run it again")
         self._tick_report(part.done_bytes, size)
 
     def _watch(self, futures: set[Future[None]], part: Part, total: int) -> None:
