@@ -32,17 +32,30 @@ def make_app(home, **env: str) -> App:
     return App(GlobalFlags(), values, values.paths(), Output())
 
 
-@pytest.fixture
-def service():
+@pytest.fixture(scope="module")
+def engine():
     made = FakeService()
     yield made
     made.close()
 
 
 @pytest.fixture
-def live(service):
-    with live_server(service) as found:
+def service(engine):
+    engine.reset()
+    yield engine
+    engine.open()
+    engine.wait_until(lambda s: s.idle)
+
+
+@pytest.fixture(scope="module")
+def shared(engine):
+    with live_server(engine) as found:
         yield found
+
+
+@pytest.fixture
+def live(shared, service):
+    return shared
 
 
 @pytest.fixture

@@ -140,6 +140,7 @@ def test_a_file_is_known_by_its_stem(tmp_path):
     assert one.names == ("some", str(file))
 
 
+@pytest.mark.slow
 def test_tls_and_prefix(home, tmp_path):
     key, certificate = _self_signed(tmp_path)
     arguments = [
@@ -166,6 +167,7 @@ def test_tls_and_prefix(home, tmp_path):
         assert process.wait(10) == 143
 
 
+@pytest.mark.slow
 def test_a_socket_file(home, tmp_path):
     path = str(tmp_path / "llmrun.sock")
     with server_process(home, ["-m", "strata_cli", "serve", "--unix", path]) as (process, url):

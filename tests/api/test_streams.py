@@ -20,17 +20,30 @@ def chat(text: str, **more):
     return {"model": "tiny", "messages": [{"role": "user", "content": text}], **more}
 
 
-@pytest.fixture
-def service():
+@pytest.fixture(scope="module")
+def engine():
     made = FakeService()
     yield made
     made.close()
 
 
 @pytest.fixture
-def live(service):
-    with live_server(service) as found:
+def service(engine):
+    engine.reset()
+    yield engine
+    engine.open()
+    engine.wait_until(lambda s: s.idle)
+
+
+@pytest.fixture(scope="module")
+def shared(engine):
+    with live_server(engine) as found:
         yield found
+
+
+@pytest.fixture
+def live(shared, service):
+    return shared
 
 
 def test_all_chunks_share_id_created_and_model_and_only_the_last_has_a_reason(live):

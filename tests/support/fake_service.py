@@ -262,6 +262,14 @@ class FakeService:
 
     # -- for tests --
 
+    def reset(self) -> None:
+        """As new, for the next test."""
+        self.models.clear()
+        self.script, self.max_queue, self.pace_s = echo_script, 64, 0.0
+        self.params.clear()
+        self.requests.clear()
+        self.open()
+
     def cancel(self, sequence: _Sequence) -> None:
         with self._change:
             sequence.cancelled = True
