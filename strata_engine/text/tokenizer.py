@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.text import alphabet, pretokenizers
@@ -156,20 +157,13 @@ def _core(by_spelling: dict[str, int], merges: list[str], rule: pretokenizers.Pr
 
 def merge_pairs(by_spelling: Mapping[str, int], merges: Sequence[str]) -> list[tuple[str, str]]:
     """Merges as pairs, checked here because the library panics on some faults. Raises CorruptFile."""
-    # Both halves of a merge are at least one character, so the blank is looked for from the second on.
-    pairs = [
-        (left, right)
-        for merge in merges
-        if (i := merge.find(" ", 1)) > 0
-        and (left := merge[:i]) in by_spelling
-        and (right := merge[i + 1 :]) in by_spelling
-        and left + right in by_spelling
-    ]
-    if len(pairs) != len(merges):
-        raise CorruptFile(
-            f"{len(merges) - len(pairs)} of {len(merges)} merges name pieces that are not in the vocabulary"
-        )
-    return pairs
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    known = by_spelling.__contains__
+    sound = all(map((2).__eq__, map(len, pairs)))
+    if not (sound and all(map(known, chain.from_iterable(pairs))) and all(map(known, map("".join, pairs)))):
+        bad = [p for p in pairs if len(p) != 2 or not all(map(known, (*p, "".join(p))))]
+        raise CorruptFile(f"{len(bad)} of {len(pairs)} merges are not two pieces of the vocabulary that make a third")
+    return cast("list[tuple[str, str]]", pairs)
 
 
 def _vocabulary(
