@@ -47,17 +47,6 @@ def find_server(app: App, url: str | None = None) -> RemoteService | None:
     return None
 
 
-def connect(app: App, url: str | None = None) -> RemoteService:
-    """Like find_server, but asks nothing yet. Raises ServerError when there is no place to ask."""
-    key = str(app.settings.get("api_key") or "")
-    if url is not None:
-        return RemoteService(parse_address(url), key)
-    places = _places(app)
-    if not places:
-        raise ServerError("no server is running", "llmrun serve")
-    return RemoteService(places[0], key)
-
-
 def _places(app: App) -> list[Address | ServerRecord]:
     found: list[Address | ServerRecord] = []
     if app.settings.origin("host") != "built-in":

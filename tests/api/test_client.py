@@ -9,7 +9,7 @@ import pytest
 
 from strata_cli.address import parse_address
 from strata_cli.app import App
-from strata_cli.client import RemoteService, connect, find_server
+from strata_cli.client import RemoteService, find_server
 from strata_cli.globals import GlobalFlags
 from strata_cli.output import Output
 from strata_cli.server.options import ServerOptions
@@ -201,7 +201,7 @@ def test_the_running_server_is_found_by_its_record_or_its_address(tmp_path, live
     assert find_server(make_app(tmp_path, LLMRUN_HOST="127.0.0.1:9")) is None
     app = make_app(tmp_path)
     write_record(app.paths.server_file, ServerRecord(os.getpid(), "127.0.0.1", address.port))
-    for found in (find_server(app), connect(app), find_server(app, live.url)):
+    for found in (find_server(app), find_server(app, live.url)):
         with found:
             assert found.url == live.url
     with pytest.raises(ServerError):
