@@ -30,6 +30,7 @@ from strata_engine.text.traits import Traits
 
 _BASE_CHARS = 1 << 22  # text a template may add of its own
 _PROBE_CHARS = 1 << 20
+_OURS = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
 _CUT = "\ue000"  # ends the message that is to be continued; never left in a prompt
 
 
@@ -68,7 +69,10 @@ class ChatTemplate:
         The template value `hoist_system` (true) moves late system messages to the front in place of a marked user turn.
         Raises RequestRefused when the conversation cannot be rendered, UsageError for an unknown thinking effort.
         """
-        prompt = self._prompt(request, generation_prompt)
+        try:
+            prompt = self._prompt(request, generation_prompt)
+        except RecursionError as error:
+            raise RequestRefused("tool schemas, arguments or template values are nested too deeply") from error
         plain = {f.start for f in prompt.found if f.plain}
         ids = self.with_bos(self._tokenizer.encode_marked(prompt.text, plain))
         state = ANSWER
@@ -91,6 +95,7 @@ class ChatTemplate:
         return [bos_id, *ids[written:]]
 
     def _prompt(self, request: ChatRequest, generation_prompt: bool) -> Prompt:
+        _check_values(request.template_kwargs)
         turns = read_turns(request.messages)
         if request.continue_final:
             turns = _open_ended(turns)
@@ -150,6 +155,12 @@ class ChatTemplate:
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.spelling(tokenizer.bos_id), "eos_token": tokenizer.spelling(tokenizer.eos_id)}
         return self._template.render({**names, "tools": None, "documents": None, **values}, budget)
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    taken = sorted(name for name in values if name in _OURS or name.startswith("_"))
+    if taken:
+        raise RequestRefused(f"the template value {taken[0]!r} comes from the conversation and cannot be given")
 
 
 def _open_ended(turns: list[Turn]) -> list[Turn]:

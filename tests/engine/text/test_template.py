@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_engine.chat import ChatRequest, Message, Part, ToolCall
+from strata_engine.chat import ChatRequest, Message, Part, ToolCall, ToolSpec
 from strata_engine.errors import RequestRefused, UsageError
 from strata_engine.events import Token
 from strata_engine.text.template import ChatTemplate
@@ -213,6 +213,24 @@ def test_a_thought_is_continued_as_a_thought():
 def test_what_cannot_be_rendered_is_refused(request_: ChatRequest, says: str):
     with pytest.raises(RequestRefused, match=says):
         chat().render(request_)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token", "_llmrun_budget"])
+def test_template_values_cannot_replace_the_conversation(name: str):
+    with pytest.raises(RequestRefused, match=name):
+        chat().render(said("user: hi", template_kwargs={name: 1}))
+
+
+def test_bottomless_values_are_refused():
+    deep: dict = {}
+    inner = deep
+    for _ in range(3000):
+        inner["a"] = {}
+        inner = inner["a"]
+    with pytest.raises(RequestRefused, match="too deeply"):
+        chat().render(said("user: hi", template_kwargs={"x": deep}))
+    with pytest.raises(RequestRefused, match=r"too deeply|RecursionError"):
+        chat(STRICT).render(said("user: hi", tools=(ToolSpec("f", "", deep),)))
 
 
 def test_a_refusal_of_the_template_is_a_refusal_of_the_request():
