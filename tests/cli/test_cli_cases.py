@@ -1,4 +1,4 @@
-"""The shell lines of tests/vectors/cli_cases.jsonl, each in an empty folder with a small model."""
+"""The shell lines of tests/vectors/cli/cli_cases.jsonl, each in an empty folder with a small model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.program import ROOT, environment, install_command
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_models import gguf_metadata, gguf_tensors, tiny_model
 
-CASES = [json.loads(line) for line in (ROOT / "tests/vectors/cli_cases.jsonl").read_text("utf-8").splitlines()]
+CASES = [json.loads(line) for line in (ROOT / "tests/vectors/cli/cli_cases.jsonl").read_text("utf-8").splitlines()]
 # `quantize` is not part of this version; its cases wait for it.
 NOT_YET = {case["id"] for case in CASES if "llmrun quantize" in case["cmd"]}
 
