@@ -110,6 +110,9 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
         packed = stored
     else:
         packed = store.weights[want.name] = ops.pack(stored)
+        forget = getattr(ops, "drop_mapped", None)
+        if mmap and forget is not None and packed.data.data_ptr() != data.data_ptr():
+            forget(data)  # the packed copy is what runs; the file's pages would stay resident beside it
     if mmap and packed.data.data_ptr() == data.data_ptr():
         store.mapped_bytes += meta.nbytes
     else:

@@ -24,7 +24,7 @@ from strata_engine.runtime.executor import Executor
 from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits
 from strata_engine.text.base import TextRules
 
-MODES = ("exact",)
+MODES = ("exact", "fast")  # fast may vary with the batch; a backend without faster kernels runs exact and says so
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ def open_parts(files: ModelFiles, config: EngineConfig, backend: Backend, progre
 def check_config(config: EngineConfig) -> None:
     """Refuse what cannot be honoured. Raises UsageError naming field and value."""
     if config.mode not in MODES:
-        text = f"mode {config.mode!r} is not available; every kernel here is exact"
-        raise UsageError(text, hint=f"one of: {', '.join(MODES)}")
+        raise UsageError(f"unknown mode {config.mode!r}", hint=f"one of: {', '.join(MODES)}")
     least = {
         "context_tokens": config.context_tokens if config.context_tokens is not None else 2,
         "max_sequences": config.max_sequences,
@@ -150,10 +149,13 @@ def _context_notice(config: EngineConfig, priced: Estimate) -> tuple[Notice, ...
 def _ops(backend: Backend, config: EngineConfig, notes: list[Choice]) -> ChosenOps:
     try:
         chosen = backend.ops(Profile(config.kernels, config.mode, config.threads))
+    except ValueError as error:
+        raise UsageError(f"{backend.name}: {error}") from error
     except RuntimeError as error:
-        raise DeviceError(f"{backend.name}: {error}") from error
+        raise DeviceError(f"{backend.name}: {error}", hint="llmrun doctor says what is missing") from error
     notes.extend(chosen.choices)
-    notes.append(Choice("mode", config.mode, "a row's result does not depend on its batch mates"))
+    if config.mode == "fast" and not any(choice.what == "mode" for choice in chosen.choices):
+        raise UsageError(f"{backend.name} does not say whether it can run in mode fast", hint="use mode exact")
     return chosen
 
 

@@ -307,7 +307,7 @@ def test_close_with_time_lets_sequences_finish(llama):
 def test_the_report_names_every_choice_memory_and_speed(engine):
     list(engine.submit(ids_request(*PROMPT), params()))
     report = engine.report()
-    assert {c["what"] for c in report.choices} >= {"device", "kernels", "context", "kv cache", "tokenizer", "mode"}
+    assert {c["what"] for c in report.choices} >= {"device", "kernels", "context", "kv cache", "batch", "tokenizer"}
     assert all(c["taken"] and c["why"] for c in report.choices)
     assert report.memory["kv_bytes"] > 0 and report.memory["weights_packed_bytes"] > 0
     assert report.speed["decode_tokens_per_s"] > 0

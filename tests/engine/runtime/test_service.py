@@ -1,4 +1,4 @@
-"""Several engines by name: finding, loading once, unloading, closing. Real files, a real store, plain torch operations."""
+"""Several engines by name: finding, loading once, unloading, closing. Real files, a real store, plain torch ops."""
 
 from __future__ import annotations
 

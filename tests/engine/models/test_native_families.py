@@ -1,0 +1,71 @@
+"""Every family on the native CPU kernels: transformers' logits with F32 weights, the same bits in any batch."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from strata_engine.core.sequence import Hold
+from strata_engine.formats.open import open_weights
+from strata_kernels.binding import KernelsUnavailable
+from strata_kernels.native import NativeOps
+from tests.support.forward import Runner
+from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_models import (
+    FAMILIES,
+    gguf_metadata,
+    gguf_tensors,
+    memory_source,
+    oracle_logits,
+    tiny_model,
+)
+
+IDS = random.Random(5).choices(range(128), k=70)
+CHUNKINGS = {"at once": [70], "in odd chunks": [1, 17, 31, 16, 5], "then single tokens": [58] + [1] * 12}
+
+
+@pytest.fixture(scope="module")
+def ops() -> NativeOps:
+    try:
+        return NativeOps(threads=2)
+    except KernelsUnavailable as reason:
+        pytest.skip(f"no native kernels here: {reason}")
+
+
+@pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_f32_weights_equal_transformers(ops, family, chunks):
+    model = tiny_model(family)
+    error = (Runner(memory_source(model), ops).all_logits(IDS, chunks) - oracle_logits(model, IDS)).abs().max().item()
+    assert error <= 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("storage", ["F32", "F16", "Q8_0", "Q4_1"])
+def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_path, family, storage):
+    model = tiny_model(family)
+    write_gguf(tmp_path / "m.gguf", family, gguf_metadata(model), gguf_tensors(model, family), types=storage)
+    runner = Runner(open_weights(tmp_path / "m.gguf"), ops, kv_type="f16")
+    prompts = [[(7 * i + 3 * j * j) % 128 for j in range(20 + i)] for i in range(8)]
+    alone = [runner.all_logits(p)[-1] for p in prompts]
+    step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
+    holds = [Hold() for _ in prompts]
+    runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
+    together = runner.executor.run([runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)])
+    for one, two, three in zip(alone, together, step_by_step, strict=True):
+        assert torch.equal(one, two) and torch.equal(one, three)
+
+
+@pytest.mark.parametrize("storage", ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_quantised_matrices_stay_near_the_plain_operations(ops, tmp_path, storage):
+    from strata_kernels.reference.ops import ReferenceOps
+
+    model = tiny_model("llama")
+    write_gguf(tmp_path / "m.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), types=storage)
+    source = open_weights(tmp_path / "m.gguf")
+    ours, exact = Runner(source, ops).all_logits(IDS), Runner(source, ReferenceOps()).all_logits(IDS)
+    # activations are int8 in blocks of 32: about half a percent an operand, and a tiny model averages little of it away
+    assert (ours - exact).abs().mean() < 0.03 * exact.std()
+    assert (ours - exact).abs().max() < 0.2 * exact.std()

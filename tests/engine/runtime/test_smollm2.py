@@ -1,0 +1,63 @@
+"""The default model itself: greedy ids of the exact forward, and how far the native kernels are from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strata_backends.cpu import CpuBackend
+from strata_engine.chat import ChatRequest, Message, TokenRequest
+from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.events import Text
+from strata_engine.formats.open import open_weights
+from strata_engine.runtime.engine import Engine
+from strata_kernels.binding import KernelsUnavailable
+from strata_kernels.native import NativeOps
+from strata_kernels.reference.ops import ReferenceOps
+from tests.support.engines import finish_of, ids_of, model_files
+from tests.support.forward import Runner
+from tests.support.smollm import smollm_path
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(3600)]
+ITEMS = json.loads((Path(__file__).parents[2] / "vectors" / "greedy" / "smollm2.json").read_text())["items"]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=64)
+
+
+def test_plain_operations_reproduce_the_exact_greedy_ids_token_for_token():
+    config = EngineConfig(context_tokens=512, kernels="reference", kv_type="f32")
+    with Engine.open(model_files(smollm_path()), config, CpuBackend()) as engine:
+        streams = [engine.submit(TokenRequest(ids=tuple(item["prompt_ids"])), GREEDY) for item in ITEMS]
+        got = [ids_of(list(stream)) for stream in streams]
+    assert got == [item["transformers_f32"]["ids"] for item in ITEMS]
+    assert [len(ids) for ids in got] == [30, 64, 64, 64, 62]
+
+
+def test_native_kernels_stay_within_the_allowed_divergence():
+    try:
+        ops = NativeOps(threads=2)
+    except KernelsUnavailable as reason:
+        pytest.skip(f"no native kernels here: {reason}")
+    source = open_weights(smollm_path())
+    native, exact = Runner(source, ops, "f16"), Runner(source, ReferenceOps(), "f32")
+    total, positions = 0.0, 0
+    for item in ITEMS:
+        ids = item["prompt_ids"] + item["transformers_f32"]["ids"]
+        p, q = (runner.all_logits(ids).double().log_softmax(-1) for runner in (exact, native))
+        total += (p.exp() * (p - q)).sum().item()
+        positions += len(ids)
+    assert positions >= 300
+    assert total / positions <= 3e-3
+
+
+def test_the_native_engine_names_paris_and_repeats_itself_for_a_seed():
+    question = ChatRequest((Message.of("user", "What is the capital of France?"),))
+    with Engine.open(model_files(smollm_path()), EngineConfig(context_tokens=512), CpuBackend()) as engine:
+        events = list(engine.submit(question, SamplingParams(temperature=0.0, max_tokens=64)))
+        assert "Paris" in "".join(e.text for e in events if isinstance(e, Text))
+        assert finish_of(events).reason == "stop"
+        seeded = SamplingParams(temperature=0.9, seed=11, max_tokens=40)
+        alone = ids_of(list(engine.submit(question, seeded)))
+        crowd = [engine.submit(question, SamplingParams(temperature=0.9, seed=s, max_tokens=40)) for s in (1, 11, 2, 3)]
+        assert [ids_of(list(s)) for s in crowd][1] == alone
