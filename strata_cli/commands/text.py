@@ -6,33 +6,21 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strata_cli.app import App
+from strata_cli.model_text import LoadedText, load_text, read_stdin, read_text
+from strata_cli.request_files import read_request
 from strata_cli.talkflags import ThinkCommand
-from strata_engine.errors import CheckFailed, NotFound, UsageError
+from strata_engine.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from strata_engine.chat import ChatRequest, ToolSpec
-    from strata_engine.registry.files import ModelFiles
     from strata_engine.text.check import Outcome
-    from strata_engine.text.template import ChatTemplate
     from strata_engine.text.tokenizer import BpeTokenizer
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model: a name, or the path of a file or directory")]
-_LEVELS = {"on": True, "none": False, "off": False}
-
-
-@dataclass(frozen=True)
-class LoadedText:
-    """A model's tokenizer and chat format."""
-
-    tokenizer: BpeTokenizer
-    chat: ChatTemplate
 
 
 def tokenize(
@@ -56,7 +44,7 @@ def tokenize(
     if ids and count:
         raise UsageError("--ids and --count contradict each other")
     content = _content(text, file)
-    tokenizer = _load(app, model).tokenizer
+    tokenizer = load_text(app, model).tokenizer
     found = tokenizer.encode(content, special=parse_special)
     if tokenizer.add_bos and tokenizer.bos_id is not None and not no_special and found[:1] != [tokenizer.bos_id]:
         found.insert(0, tokenizer.bos_id)
@@ -84,7 +72,7 @@ def detokenize(
     """
     app = App.of(context)
     wanted = _ids(_content(ids, None))
-    tokenizer = _load(app, model).tokenizer
+    tokenizer = load_text(app, model).tokenizer
     beyond = [i for i in wanted if i >= tokenizer.vocab_size]
     if beyond:
         raise UsageError(f"token id {beyond[0]} is outside the vocabulary (0 to {tokenizer.vocab_size - 1})")
@@ -125,8 +113,8 @@ def show_template(
     app = App.of(context)
     if check and (messages or tools):
         raise UsageError("--check brings its own conversations: no --messages, no --tools")
-    request = None if check else _request(messages, tools, think)
-    loaded = _load(app, model, _read_text(chat_template) if chat_template else None)
+    request = None if check else read_request(messages, tools, think)
+    loaded = load_text(app, model, read_text(chat_template) if chat_template else None)
     if request is None:
         return _check(app, model, loaded)
     rendered = loaded.chat.render(request, generation_prompt=not no_generation_prompt)
@@ -178,77 +166,18 @@ def _tokenized(tokenizer: BpeTokenizer, ids: list[int], only_ids: bool, only_cou
     return {"count": len(ids), "tokens": tokens}
 
 
-def _load(app: App, model: str, template_text: str | None = None) -> LoadedText:
-    """The model's text rules. Raises NotFound when it is not on this disk, UsageError when it has no tokenizer."""
-    from strata_engine.registry.reference import parse
-    from strata_engine.registry.resolve import Missing, resolve
-    from strata_engine.text.rules import load_text_rules
-    from strata_engine.text.template import ChatTemplate
-    from strata_engine.text.tokenizer import BpeTokenizer
-
-    files = resolve(parse(model), app.catalog, app.store)
-    if isinstance(files, Missing):
-        raise NotFound(f"{files.name} is not on this disk", f"llmrun pull {files.name}")
-    own = files.role("template")
-    if template_text is None and own:
-        template_text = _read_text(str(own[0].path))
-    if template_text is None:
-        template_text = files.chat.get("template")
-    rules = load_text_rules(_metadata(files), _directory(files), template_text)
-    if not isinstance(rules.tokenizer, BpeTokenizer) or not isinstance(rules.chat, ChatTemplate):
-        raise UsageError(f"{model} has no tokenizer", "a model whose files hold one")
-    for notice in rules.notices:
-        app.output.note(f"note: {notice.message}")
-    return LoadedText(rules.tokenizer, rules.chat)
-
-
-def _metadata(files: ModelFiles) -> dict[str, Any]:
-    """What the weight files say about themselves; of a GGUF file only the header is read."""
-    from strata_engine.formats.headers import read_gguf_header
-    from strata_engine.formats.open import open_weights
-
-    weights = files.role("weights")
-    if weights and weights[0].path.suffix == ".gguf" and files.directory is None:
-        # A file that holds only a vocabulary has no tensors; here it is as good as a whole model.
-        return dict(read_gguf_header(weights[0].path, need_tensors=False).metadata)
-    source = open_weights(files.directory or [file.path for file in weights])
-    try:
-        return dict(source.metadata())
-    finally:
-        source.close()
-
-
-def _directory(files: ModelFiles) -> Path | None:
-    tokenizers = files.role("tokenizer")
-    return files.directory or (tokenizers[0].path.parent if tokenizers else None)
-
-
 def _content(words: Sequence[str] | None, file: str | None) -> str:
     """Text of the arguments, a file or standard input."""
     given = [w for w in words or () if w != "-"]
     if file is not None:
         if given:
             raise UsageError("text and --file were both given")
-        return _read_text(file)
+        return read_text(file)
     if given:
         return " ".join(given)
     if not words and sys.stdin.isatty():
         raise UsageError("no text was given", "put it behind the model's name, pipe it in, or use --file")
-    return _decoded(sys.stdin.buffer.read(), "standard input")
-
-
-def _read_text(name: str) -> str:
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise NotFound(f"no such file: {name}")
-    return _decoded(path.read_bytes(), name)
-
-
-def _decoded(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not UTF-8 text (byte {error.start})") from error
+    return read_stdin()
 
 
 def _ids(text: str) -> list[int]:
@@ -257,45 +186,6 @@ def _ids(text: str) -> list[int]:
     if bad:
         raise UsageError(f"not a token id: {bad[0][:40]!r}", "ids are whole numbers, separated by blanks or commas")
     return [int(w) for w in words if w]
-
-
-def _request(messages: str | None, tools: str | None, think: str | None) -> ChatRequest:
-    from strata_cli.server.fields import Fields
-    from strata_cli.server.openai.messages import read_messages
-    from strata_engine.chat import ChatRequest, Message
-
-    turns = (Message.of("user", "Hello! How are you?"),)
-    if messages is not None:
-        text = _decoded(sys.stdin.buffer.read(), "standard input") if messages == "-" else _read_text(messages)
-        content = _parsed(text, messages)
-        turns = read_messages(Fields(content if isinstance(content, dict) else {"messages": content}))
-    declared = _tools(_parsed(_read_text(tools), tools), tools) if tools is not None else ()
-    return ChatRequest(turns, declared, None if think is None else _LEVELS.get(think.lower(), think))
-
-
-def _parsed(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: not valid JSON ({error})") from error
-
-
-def _tools(content: Any, name: str) -> tuple[ToolSpec, ...]:
-    from strata_engine.chat import ToolSpec
-
-    items = content.get("tools") if isinstance(content, dict) else content
-    if not isinstance(items, list):
-        raise UsageError(f"{name}: a list of tools is expected")
-    specs: list[ToolSpec] = []
-    for index, item in enumerate(items):
-        function = item.get("function", item) if isinstance(item, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise UsageError(f"{name}: tool {index} has no function with a name")
-        parameters = function.get("parameters")
-        if not isinstance(parameters, dict | None):
-            raise UsageError(f"{name}: the parameters of tool {index} are no JSON schema object")
-        specs.append(ToolSpec(function["name"], str(function.get("description") or ""), parameters))
-    return tuple(specs)
 
 
 def _check(app: App, model: str, loaded: LoadedText) -> int:
