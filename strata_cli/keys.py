@@ -138,7 +138,7 @@ PROGRAM_KEYS: tuple[Key, ...] = (
     Key("api_key", "text", "key the server asks for and the client sends", "", "LLMRUN_API_KEY", secret=True),
     Key("offline", "bool", "never use the network", False, "LLMRUN_OFFLINE"),
     Key("history", "bool", "chat keeps a history file", True),
-    Key("editor", "text", "editor for /edit", "", "LLMRUN_EDITOR"),
+    Key("editor", "text", "editor of `config edit`, before VISUAL and EDITOR", "", "LLMRUN_EDITOR"),
 )
 
 KEYS: dict[str, Key] = {key.name: key for key in (*LOAD_KEYS, *SAMPLING_KEYS, *PROGRAM_KEYS)}

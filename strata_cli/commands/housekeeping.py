@@ -103,7 +103,7 @@ def edit_file(context: typer.Context) -> None:
     import shlex
 
     app = App.of(context)
-    editor = next((e for n in ("LLMRUN_EDITOR", "VISUAL", "EDITOR") if (e := app.env.get(n))), "")
+    editor = _editor(app)
     if not editor:
         raise UsageError("no editor is known", "set EDITOR, for example EDITOR=nano, or use `llmrun config set`")
     file = config_path(app.flags, app.env, app.paths)
@@ -117,6 +117,14 @@ def edit_file(context: typer.Context) -> None:
         raise LlmrunError(f"the editor {editor} ended with code {code}")
     parse_config(file.read_text(encoding="utf-8-sig"), str(file))
     _done(app, f"{file} is valid", str(file), None)
+
+
+def _editor(app: App) -> str:
+    try:
+        chosen = str(app.settings.get("editor"))
+    except LlmrunError:  # the file to be repaired is the broken one
+        chosen = app.env.get("LLMRUN_EDITOR")
+    return chosen or app.env.get("VISUAL") or app.env.get("EDITOR")
 
 
 def _done(app: App, text: str, file: str, key: Key | None) -> None:

@@ -121,6 +121,14 @@ def test_edit_runs_the_editor_and_checks_the_result(env, file):
     assert done.code == 2 and "unknown setting nonsense" in done.err
 
 
+def test_edit_takes_the_editor_from_the_settings_and_opens_even_a_broken_file(env, file):
+    run(["config", "set", "editor", "true"], env)
+    assert run(["config", "edit"], env).code == 0
+    file.write_text("threads = 'x'\n", encoding="utf-8")
+    repair = "sh -c 'echo threads = 2 > \"$1\"' edit"
+    assert run(["config", "edit"], {**env, "EDITOR": repair}).code == 0
+
+
 def test_edit_without_an_editor_or_with_a_broken_one_says_so(env):
     assert "set EDITOR" in run(["config", "edit"], env).err
     assert "cannot start the editor" in run(["config", "edit"], {**env, "EDITOR": "/nonexistent/editor"}).err
