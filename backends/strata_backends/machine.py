@@ -68,8 +68,14 @@ def memory_bytes(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) 
     limit, used = _read(cgroup / "memory.max"), _read(cgroup / "memory.current")
     if limit.isdigit():
         total = min(total, int(limit))
-        free = max(0, min(free, int(limit) - int(used or 0)))
+        # Cached file pages (a model just downloaded or mapped) count as used, but are given back on demand.
+        free = max(0, min(free, int(limit) - int(used or 0) + _cached_bytes(cgroup / "memory.stat")))
     return total, free
+
+
+def _cached_bytes(stat: Path) -> int:
+    lines = (line.split() for line in _read(stat).splitlines())
+    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in ("inactive_file", "active_file"))
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
