@@ -126,7 +126,9 @@ def _price(
     asked = config.context_tokens
     if asked is None:
         config = replace(config, context_tokens=default_context(files.defaults, config.defaults))
-    priced = estimate(source, config, info.free_bytes)
+    # without native kernels "auto" means the plain operations, which need four more bytes a weight
+    plain = config.kernels == "auto" and not info.features
+    priced = estimate(source, replace(config, kernels="reference") if plain else config, info.free_bytes)
     require_fit(priced)
     why = priced.context_why
     if asked is None and config.context_tokens is not None and why == "as asked":

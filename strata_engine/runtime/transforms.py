@@ -17,6 +17,7 @@ from strata_engine.config import SamplingParams
 
 BIAS_LIMIT = 100.0
 _BLOCK = 64  # logits in one block of the coarse search in `largest`
+_LEAST_TEMPERATURE = 1e-30  # below it the division would leave f32
 _FIRST_TRY = 512  # candidates looked at before a top-p search sorts more
 
 Floats = NDArray[np.float32]
@@ -76,13 +77,19 @@ def largest(row: Floats, count: int) -> Ids:
 
 
 def candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.float64]]:
-    """Steps 4 to 7: (ids, probabilities summing to 1), most probable first. At least one remains."""
+    """Steps 4 to 7: (ids, probabilities summing to 1). At least one remains.
+
+    The most probable comes first, except when nothing limits the choice: then ids stay in order and nothing is sorted.
+    """
     if params.top_k > 0:
         ids = largest(row, min(params.top_k, row.size))
-        weights = _weights(row[ids], float(row[ids[0]]), params.temperature)
+        weights = _weights(row[ids], row[ids[0]], params.temperature)
         total = float(weights.sum())
-    else:
+    elif params.top_p < 1.0 or params.min_p > 0.0:
         ids, weights, total = _all_candidates(row, params)
+    else:
+        weights = _weights(row, row.max(), params.temperature)
+        return np.arange(row.size), weights / weights.sum()
     if params.top_p < 1.0:
         keep = int(np.searchsorted(np.cumsum(weights), params.top_p * total)) + 1
         ids, weights = ids[:keep], weights[:keep]
@@ -94,15 +101,18 @@ def candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.flo
     return ids, weights / weights.sum()
 
 
-def _weights(values: Floats, top: float, temperature: float) -> NDArray[np.float64]:
-    """Unnormalised probabilities; the largest is 1, so a tiny temperature cannot overflow."""
+def _weights(values: Floats, top: np.float32, temperature: float) -> NDArray[np.float64]:
+    """Unnormalised probabilities; the largest is 1, so a tiny temperature cannot overflow.
+
+    The exponentials are f32 (ten times faster, and as exact as the logits are); sums over them are f64.
+    """
     with np.errstate(over="ignore", under="ignore"):
-        return np.exp((values.astype(np.float64) - top) / temperature)
+        return np.exp((values - top) / np.float32(max(temperature, _LEAST_TEMPERATURE))).astype(np.float64)
 
 
 def _all_candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.float64], float]:
     """Without top-k: as many sorted candidates as top-p and min-p can keep, and the weight of the whole row."""
-    everything = _weights(row, float(row.max()), params.temperature)
+    everything = _weights(row, row.max(), params.temperature)
     total = float(everything.sum())
     count = _FIRST_TRY
     while True:

@@ -50,6 +50,9 @@ def test_the_kept_tokens_are_those_of_the_definition(seed, size, top_k, top_p, m
     p = plain(top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
     logits = row(size, seed)
     ids, probabilities = candidates(logits, p)
+    if top_k == 0 and top_p == 1.0 and min_p == 0.0:
+        assert list(ids) == list(range(size))
+        return
     expected = kept_by_definition(logits, p)
     assert abs(len(ids) - len(expected)) <= 1 and list(ids) == expected[: len(ids)] + list(ids[len(expected) :])
     assert probabilities.sum() == pytest.approx(1.0)
@@ -73,6 +76,13 @@ def test_temperature_zero_takes_the_lowest_id_of_equals():
 def test_a_tiny_temperature_is_the_best_token_without_overflow(temperature):
     logits = row()
     assert Chooser(plain(temperature=temperature), ()).choose(logits, EMPTY).id == int(logits.argmax())
+
+
+def test_without_limits_every_token_keeps_its_own_probability():
+    logits = row(300)
+    ids, probabilities = candidates(logits, plain())
+    exact = np.exp(logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum()))
+    assert probabilities == pytest.approx(exact[ids], rel=1e-5)
 
 
 def test_the_same_seed_and_step_give_the_same_token():
