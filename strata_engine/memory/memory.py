@@ -41,10 +41,6 @@ class Memory:
         """Pages that `tokens` tokens fill or begin."""
         return -(-tokens // self.page_tokens)
 
-    def fits(self, hold: Hold, tokens: int) -> bool:
-        """Would reserve succeed now?"""
-        return self.pages_for(hold.tokens + tokens) - len(hold.pages) <= self.pool.free
-
     def reserve(self, hold: Hold, tokens: int) -> bool:
         """Make room for `tokens` tokens after the committed ones. False: no room, nothing changed."""
         missing = self.pages_for(hold.tokens + tokens) - len(hold.pages)

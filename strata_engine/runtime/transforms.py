@@ -83,12 +83,12 @@ def candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.flo
     """
     if params.top_k > 0:
         ids = largest(row, min(params.top_k, row.size))
-        weights = _weights(row[ids], row[ids[0]], params.temperature)
+        weights = _weights(row[ids], float(row[ids[0]]), params.temperature)
         total = float(weights.sum())
     elif params.top_p < 1.0 or params.min_p > 0.0:
         ids, weights, total = _all_candidates(row, params)
     else:
-        weights = _weights(row, row.max(), params.temperature)
+        weights = _weights(row, float(row.max()), params.temperature)
         return np.arange(row.size), weights / weights.sum()
     if params.top_p < 1.0:
         keep = int(np.searchsorted(np.cumsum(weights), params.top_p * total)) + 1
@@ -101,7 +101,7 @@ def candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.flo
     return ids, weights / weights.sum()
 
 
-def _weights(values: Floats, top: np.float32, temperature: float) -> NDArray[np.float64]:
+def _weights(values: Floats, top: float, temperature: float) -> NDArray[np.float64]:
     """Unnormalised probabilities; the largest is 1, so a tiny temperature cannot overflow.
 
     The exponentials are f32 (ten times faster, and as exact as the logits are); sums over them are f64.
@@ -112,7 +112,7 @@ def _weights(values: Floats, top: np.float32, temperature: float) -> NDArray[np.
 
 def _all_candidates(row: Floats, params: SamplingParams) -> tuple[Ids, NDArray[np.float64], float]:
     """Without top-k: as many sorted candidates as top-p and min-p can keep, and the weight of the whole row."""
-    everything = _weights(row, row.max(), params.temperature)
+    everything = _weights(row, float(row.max()), params.temperature)
     total = float(everything.sum())
     count = _FIRST_TRY
     while True:
