@@ -44,7 +44,7 @@ def _some(random: np.random.Generator, type_name: str, blocks: int, spread: floa
         return _floats(random, type_name, blocks, spread)
     stored = np.frombuffer(random.bytes(blocks * TYPES_BY_NAME[type_name].nbytes), np.uint8).reshape(blocks, -1).copy()
     scale = spread / _unit(type_name) * random.uniform(0.8, 1.2, (blocks, 1))
-    _set_scales(stored, type_name, scale)
+    set_scales(stored, type_name, scale)
     return stored
 
 
@@ -64,12 +64,12 @@ def _unit(type_name: str) -> float:
         return _PACKAGE_LACKS[type_name]
     raw = np.random.default_rng(0).bytes(4096 * TYPES_BY_NAME[type_name].nbytes)
     stored = np.frombuffer(raw, np.uint8).reshape(4096, -1).copy()
-    _set_scales(stored, type_name, np.ones((4096, 1)))
+    set_scales(stored, type_name, np.ones((4096, 1)))
     return float(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[type_name]).std())
 
 
-def _set_scales(stored: np.ndarray, type_name: str, scale: np.ndarray) -> None:
-    """Write scale [n, 1] into the scale fields of stored [n, bytes]."""
+def set_scales(stored: np.ndarray, type_name: str, scale: np.ndarray) -> None:
+    """Write scale [n, 1] into the scale fields of stored u8 [n, bytes], so that random bytes become a valid block."""
     if type_name == "MXFP4":  # a power of two, halved by the decoder
         stored[:, :1] = np.clip(np.rint(np.log2(scale)) + 128, 1, 254)
     elif type_name == "NVFP4":  # four scales of 4 exponent and 3 mantissa bits, bias 7, halved by the decoder

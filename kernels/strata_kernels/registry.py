@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strata_kernels.binding import KernelsUnavailable, load
+from strata_kernels.binding import TYPES, KernelsUnavailable, load
 from strata_kernels.ops import Ops
 
 
@@ -71,6 +71,17 @@ IMPLEMENTATIONS = (
     Implementation("native", "fastest on this CPU", _refuse_native, _make_native),
     Implementation("reference", "plain torch in f32, slow and exact", lambda request: "", _make_reference),
 )
+
+
+def weight_types(kernels: str) -> frozenset[str]:
+    """Storage types that the operations of this name (`Ops.name`) multiply. Raises ValueError: no such name."""
+    if kernels == "native":
+        return frozenset(TYPES)
+    if kernels == "reference":
+        from strata_kernels.reference.quant import BLOCKS
+
+        return frozenset(BLOCKS)
+    raise ValueError(f"there are no {kernels!r} kernels")
 
 
 def choose(wanted: str, request: Request, candidates: Sequence[Implementation] = IMPLEMENTATIONS) -> Selection:

@@ -10,7 +10,9 @@ import torch
 
 from strata_kernels.reference.ops import ReferenceOps
 from strata_kernels.reference.quant import BLOCKS, row_bytes
-from tests.support.op_cases import linear, make_weight, random
+from tests.support.op_cases import ALL_TYPES, assert_close, linear, make_weight, random, run, values_of
+
+OTHER_TYPES = sorted(set(BLOCKS) - set(ALL_TYPES))  # the shared tests cover the rest
 
 
 @pytest.fixture
@@ -62,8 +64,8 @@ def test_a_layout_of_another_maker_is_refused():
 
 
 def test_a_type_without_a_decoder_is_refused():
-    with pytest.raises(ValueError, match="IQ2_S"):
-        ReferenceOps().pack(replace(make_weight("Q4_0", 4, 32), type="IQ2_S"))
+    with pytest.raises(ValueError, match="Q8_1"):
+        ReferenceOps().pack(replace(make_weight("Q4_0", 4, 32), type="Q8_1"))
 
 
 @pytest.mark.parametrize(("x_cols", "out_shape"), [(31, (2, 4)), (32, (2, 5)), (32, (3, 4))])
@@ -93,3 +95,19 @@ def test_large_matrices_are_decoded_in_pieces_without_a_seam():
 @pytest.mark.parametrize("name", sorted(BLOCKS))
 def test_row_bytes_count_whole_blocks(name):
     assert row_bytes(name, 512) == make_weight(name, 1, 512).data.shape[1]
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_types_that_only_the_reference_has_are_multiplied(name):
+    weight, x = make_weight(name, 33, 512), random(5, 512, seed=2)
+    matrix = values_of(weight)
+    got = linear(ReferenceOps(), x, weight)
+    assert_close(got, x.double() @ matrix.T, x.double().abs() @ matrix.abs().T, 3e-6)
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_types_that_only_the_reference_has_are_looked_up(name):
+    table, ids, out = make_weight(name, 20, 256), torch.tensor([19, 0, 7], dtype=torch.int32), torch.empty(3, 256)
+    ops = ReferenceOps()
+    run(ops, lambda: ops.embed(ids, table, out))
+    assert torch.equal(out, values_of(table)[ids.long()].float())

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benches.random_blocks import chunks
 from strata_kernels.ops import KvLayer, Ops, Rows, Weight
-from tests.support.tiny_gguf import encode
+from strata_kernels.reference.quant import unpack
+from tests.support.tiny_gguf import ENCODED, encode
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 SUPER_TYPES = ("Q4_K", "Q5_K", "Q6_K")
-ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES + SUPER_TYPES
+ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES + SUPER_TYPES  # of every maker
 KV_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -26,13 +28,18 @@ def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def make_weight(type_name: str, rows: int, cols: int, seed: int = 0) -> Weight:
-    """A random matrix stored as `type_name`, in file layout."""
+    """A random matrix stored as `type_name`, in file layout; blocks of random codes where there is no encoder."""
+    if type_name not in ENCODED:
+        pieces = list(chunks(np.random.default_rng(seed), type_name, rows * cols, cols**-0.5))
+        return Weight(type_name, rows, cols, torch.from_numpy(np.concatenate(pieces)).reshape(rows, -1))
     stored = encode(random(rows, cols, seed=seed, scale=cols**-0.5).numpy(), type_name)
     return Weight(type_name, rows, cols, torch.from_numpy(stored.view(np.uint8).reshape(rows, -1)))
 
 
 def values_of(weight: Weight) -> Tensor:
-    """The stored matrix as f64 [N, K], decoded by the gguf package."""
+    """The stored matrix as f64 [N, K], decoded by the gguf package, or by us where it cannot."""
+    if weight.type in ("Q1_0", "Q2_0"):
+        return unpack(weight.type, weight.data).double()
     kind = gguf.GGMLQuantizationType[weight.type]
     stored = weight.data.numpy()
     if weight.type in ("F32", "F16"):

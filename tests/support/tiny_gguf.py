@@ -16,9 +16,11 @@ import numpy as np
 from tests.support.k_quants import K_PACKERS
 from tests.support.tiny_tokenizer import tokenizer_metadata
 
+ENCODED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "TQ2_0", "MXFP4", *K_PACKERS)
+
 
 def encode(array: np.ndarray, type_name: str) -> np.ndarray:
-    """The array's stored form: a float array for F32 and F16, else u8 [.., bytes of a row]."""
+    """The array's stored form (types of ENCODED): a float array for F32 and F16, else u8 [.., bytes of a row]."""
     array = np.ascontiguousarray(array, dtype=np.float32)
     if type_name == "F32":
         return array
