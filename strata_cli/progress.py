@@ -28,10 +28,8 @@ class PullProgress:
 
     def __init__(self, output: Output, terminal: bool) -> None:
         self.output = output
-        self.downloaded_bytes = 0
-        self.sources: list[str] = []
         self._lock = threading.Lock()
-        self._first: dict[str, int] = {}
+        self._spans: dict[tuple[str, str], tuple[int, int]] = {}  # file -> bytes at the start and now
         self._view: _View = _NoView()
         if output.mode == "jsonl":
             self._view = _JsonLines(output)
@@ -48,11 +46,15 @@ class PullProgress:
         """Show one event."""
         with self._lock:
             if progress.event == "download":
-                start = self._first.setdefault(progress.file, progress.done_bytes)
-                self.downloaded_bytes = max(self.downloaded_bytes, progress.done_bytes - start)
-            if progress.event == "source":
-                self.sources.append(progress.message)
+                key = (progress.model, progress.file)
+                start, _ = self._spans.get(key, (progress.done_bytes, 0))
+                self._spans[key] = (start, progress.done_bytes)
             self._view.show(progress)
+
+    @property
+    def downloaded_bytes(self) -> int:
+        """Bytes that came over the network, all files together."""
+        return sum(max(0, now - start) for start, now in self._spans.values())
 
 
 def is_terminal(output: Output) -> bool:

@@ -26,7 +26,6 @@ from strata_engine.registry.web import Retry, Target, opened, refuse
 from strata_engine.units import format_bytes
 
 T = TypeVar("T")
-_BLOCK = 256 * 1024
 _TICK_S, _SAVE_S = 0.1, 0.5
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 64 << 20
 
@@ -77,6 +76,7 @@ class Transfer:
             part = Part(self.path, Origin(self.remote.url, found.identity, size or 0, self.remote.sha256))
             try:
                 part.open()
+                self._tick_report(part.done_bytes, size or 0)
                 if found.ranged and size and attempt < 2:
                     self._parallel(part, found, size)
                 else:
@@ -231,7 +231,8 @@ class Transfer:
     def _receive(self, response: httpx.Response, part: Part, position: int, size: int | None) -> None:
         """Write the body at `position`; never past `size`."""
         encoded = is_encoded(response)
-        blocks = response.iter_bytes(_BLOCK) if encoded else response.iter_raw(_BLOCK)
+        # As they come: collecting larger blocks would lose what was collected when the connection breaks.
+        blocks = response.iter_bytes() if encoded else response.iter_raw()
         for block in blocks:
             if self._stop.is_set():
                 return

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HUBS = ("huggingface", "modelscope")
 ROLES = ("weights", "mmproj", "tokenizer", "template", "config", "draft")
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def sha256_or_nothing(text: object) -> str:
+    """A sha256 as a server tells it; "" for anything else: it becomes part of a file name, so nothing else may pass."""
+    lower = str(text or "").lower()
+    return lower if _SHA256.fullmatch(lower) else ""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,9 @@ def _joined(file: CatalogFile, found: CatalogFile | None) -> CatalogFile:
 
 def _check_names(files: Sequence[CatalogFile], name: str) -> None:
     names = [f.name for f in files]
+    odd = [n for n in names if not n.isprintable() or "\\" in n]
+    if odd:
+        raise NotFound(f"{name}: not a usable file name: {odd[0]!r}", "another repository")
     if len(set(names)) != len(names):
         raise NotFound(f"{name}: two of its files have the same name", "name one file of the repository")
 

@@ -49,11 +49,16 @@ def pull(plan: PullPlan, store: Store, report: Report = ignore, hubs: Hubs | Non
 
 def present(plan: PullPlan, store: Store) -> dict[str, ManifestFile]:
     """Files of the plan that are on this disk, by path: blobs, or good files of the Hugging Face cache (hashed)."""
+    old = store.find(plan.reference)
     found = _unchanged(plan, store)
+    elsewhere = {r.sha256: r for r in old.files if r.path} if old and store.is_whole(old) else {}
     for file in plan.files:
         if store.has_blob(file.sha256, file.size):
             size = store.blob(file.sha256).stat().st_size
             found[file.path] = ManifestFile(file.name, file.role, size, file.sha256)
+            continue
+        if plan.options.verify != "full" and file.sha256 in elsewhere:  # hashed when it was first taken
+            found[file.path] = elsewhere[file.sha256]
             continue
         repo = next((s.repo for s in plan.sources if s.kind == "huggingface"), "")
         path = cached_blob(plan.options.hubs.hf_cache, repo, file.sha256, file.size)
@@ -124,7 +129,9 @@ class _Pull:
         """Room for all files together, on the disk of the unfinished ones and on that of the store."""
         kept = sum(good_bytes(self.store.paths.partial / f"{part_key(f, '')}.part") for f in missing)
         need = sum(f.size for f in missing) - kept
-        if any(s.kind == "index" for s in self.plan.sources[:1]):
+        if need <= 0:
+            return  # sizes are not known before the files are asked for
+        if any(s.kind == "index" for s in self.plan.sources):
             need += max(f.size for f in missing)  # packed and unpacked lie side by side for a moment
         for folder in (self.store.paths.partial, self.store.paths.blobs):
             free = shutil.disk_usage(_existing(folder)).free

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from strata_engine.errors import AuthError, LlmrunError, NetworkError, NotFound
-from strata_engine.registry.entries import CatalogFile, Source
+from strata_engine.registry.entries import CatalogFile, Source, sha256_or_nothing
 from strata_engine.registry.hubs.base import HubSettings, Listing
 from strata_engine.registry.hubs.json_api import get_json
 from strata_engine.registry.limits import Patience
@@ -87,8 +87,8 @@ def _refusal(status: int, code: str, source: Source, page: str, has_token: bool)
 
 def _file(found: Any) -> CatalogFile:
     large = found.get("lfs") or {}
-    return CatalogFile(found["rfilename"], "weights", int(large.get("size") or found.get("size") or 0),
-                       str(large.get("sha256") or ""))  # fmt: skip
+    size = int(large.get("size") or found.get("size") or 0)
+    return CatalogFile(str(found["rfilename"]), "weights", max(0, size), sha256_or_nothing(large.get("sha256")))
 
 
 def cached_blob(cache: Path | None, repo: str, sha256: str, size: int) -> Path | None:

@@ -78,7 +78,8 @@ class PackageIndex:
         """Addresses of the files a page or directory names."""
         if place.startswith(("http://", "https://")):
             text, kind = get_text(self._client(self.settings.cert), Target(place), {"Accept": _ACCEPT}, self.patience)
-            return _page_links(text, kind, place)
+            links = _page_links(text, kind, place)
+            return [u for u in links if u.startswith(("http://", "https://"))]  # a web page names no local file
         folder = Path(_local(place))
         if folder.is_dir() and not (folder / "index.html").is_file():
             return [p.absolute().as_uri() for p in folder.glob("*.whl")]

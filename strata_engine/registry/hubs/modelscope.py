@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from strata_engine.errors import AuthError, LlmrunError, NetworkError, NotFound
-from strata_engine.registry.entries import CatalogFile, Source
+from strata_engine.registry.entries import CatalogFile, Source, sha256_or_nothing
 from strata_engine.registry.hubs.base import HubSettings, Listing
 from strata_engine.registry.hubs.json_api import get_json
 from strata_engine.registry.limits import Patience
@@ -71,4 +71,5 @@ class ModelScope:
 
 
 def _file(found: Any) -> CatalogFile:
-    return CatalogFile(found["Path"], "weights", int(found.get("Size") or 0), str(found.get("Sha256") or "").lower())
+    size = max(0, int(found.get("Size") or 0))
+    return CatalogFile(str(found["Path"]), "weights", size, sha256_or_nothing(found.get("Sha256")))
