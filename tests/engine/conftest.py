@@ -1,4 +1,4 @@
-"""One checkpoint of each family on disk for all engine tests of a run."""
+"""One checkpoint of each family on disk for all engine tests of a run. Imports nothing heavy until asked for one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_models import FAMILIES, save_tiny, tiny_model
-
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Family -> directory."""
+    from tests.support.tiny_models import FAMILIES, save_tiny, tiny_model
+
     base = tmp_path_factory.mktemp("checkpoints")
     return {family: save_tiny(tiny_model(family), base / family) for family in FAMILIES}
 

@@ -12,6 +12,9 @@ import transformers
 
 from strata_engine.formats.base import TensorMeta
 
+# Tiny tensors gain nothing from threads, and on a busy machine their barriers cost most of the time.
+torch.set_num_threads(1)
+
 BASE = {
     "vocab_size": 128,
     "hidden_size": 64,

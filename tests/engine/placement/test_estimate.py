@@ -119,6 +119,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 import psutil
+import torch
 from strata_engine.config import EngineConfig
 from strata_engine.core.batch import BatchLimits, Span
 from strata_engine.core.sequence import Hold
@@ -129,6 +130,7 @@ from strata_engine.placement.estimate import estimate
 from strata_engine.runtime.executor import Executor
 from strata_kernels.reference.ops import ReferenceOps
 
+torch.set_num_threads(1)
 source = open_weights(Path(sys.argv[1]))
 config = EngineConfig(kv_type="f32", max_sequences=16, batch_rows=256)
 priced = estimate(source, config, 8 << 30)
