@@ -52,7 +52,7 @@ def _unpack_nvfp4(data: Tensor) -> Tensor:
 
 
 def _trits(data: Tensor, count: int) -> Tensor:
-    """u8 [n, m], each `count` base-3 digits as a fixed-point fraction -> digits [n, count * m], all first ones first."""
+    """u8 [n, m], `count` base-3 digits each as a fixed-point fraction -> [n, count * m], all first ones first."""
     powers = torch.tensor([1, 3, 9, 27, 81][:count], dtype=torch.uint8)
     shifted = (data[:, None, :] * powers[:, None]).to(torch.int32)  # the product wraps at 256 by design
     return ((shifted * 3) >> 8).reshape(data.shape[0], -1)
