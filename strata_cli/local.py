@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,13 +86,6 @@ def server_names(app: App, place: PlaceFlags) -> list[str]:
     with contextlib.closing(service):
         status = service.status()
         return [*(m["shown"] for m in status["models"]), *status["available"]]
-
-
-def begin_imports(app: App, place: PlaceFlags) -> None:
-    """Import the engine in a thread: it takes over a second, and input may have to be waited for meanwhile."""
-    if place.server is not None or (not place.no_server and _may_run(app)):
-        return  # most likely a server answers
-    threading.Thread(target=import_engine, name="imports", daemon=False).start()
 
 
 def import_engine() -> None:

@@ -10,7 +10,7 @@ import typer
 from strata_cli import local, prompt
 from strata_cli.app import App
 from strata_cli.flags import LoadFlags, SamplingFlags, sampling_settings_of, to_sampling, with_flags
-from strata_cli.once import Manner, Once
+from strata_cli.once import Manner, Once, check_writable
 from strata_cli.repl.chat import Chat
 from strata_cli.repl.conversation import Conversation
 from strata_cli.repl.input import LineSource, PlainInput
@@ -94,12 +94,9 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
         raise UsageError("--raw sends the prompt alone; --system has no place in it")
     if flags.sampling.logprobs is not None and not app.output.json_mode:
         raise UsageError("--logprobs shows in JSON only", "--json or --jsonl")
-    local.begin_imports(
-        app, flags.place
-    )  # half a start is importing: it goes on while stdin, settings and files are read
     system = prompt.system_text(flags.talk.system)
     only = spoken.words == "-"
-    piped = prompt.read_piped(sys.stdin, app.output.note, only)
+    piped = prompt.read_piped(sys.stdin, lambda text: _while_waiting(app, text), only)
     text = prompt.join_prompt(piped, flags.talk.file or (), None if only else spoken.words)
     manner = Manner(
         count=once.count,
@@ -110,6 +107,8 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
         timeout_s=once.timeout_s,
         file=None if once.file_out in (None, "-") else prompt.path_of(once.file_out),
     )
+    if manner.file is not None:
+        check_writable(manner.file)  # before anything slow
     sessions = Sessions(app.paths.sessions)
     name = _session_name(sessions, keep) if keep else None
     with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
@@ -126,8 +125,12 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
         return code
 
 
+def _while_waiting(app: App, text: str) -> None:
+    app.output.note(text)
+    local.import_engine()  # takes over a second, and there is nothing else to do now
+
+
 def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) -> int:
-    local.begin_imports(app, flags.place)
     from strata_cli.repl.loop import run_loop
 
     system = prompt.system_text(flags.talk.system)

@@ -71,8 +71,8 @@ class AnswerView:
             self._show_thinking(event.text)
         elif isinstance(event, Text) and event.text:
             self._end_thinking()
+            self._last = event.text[-1]  # first: Ctrl-C may come right after the write
             self._write(event.text)
-            self._last = event.text[-1]
         elif isinstance(event, Notice):
             self._end_thinking()
             self._output.warn(event.message)

@@ -46,8 +46,8 @@ class Row:
             "n_depth": self.test.depth_tokens,
             **asdict(self.setting),
             "median_tps": rounded(median),
-            "mad_tps": rounded(statistics.median(abs(s - median) for s in self.samples)),
-            "samples": [rounded(s) for s in self.samples],
+            "mad_tps": rounded(statistics.median(abs(s - median) for s in self.samples), median),
+            "samples": [rounded(s, median) for s in self.samples],
             "bytes_per_token": self.bytes_per_token,
             "bandwidth_share": None,
         }
@@ -81,9 +81,9 @@ class Result:
         }
 
 
-def rounded(value: float) -> float:
-    """Two decimals, or four significant digits below 1."""
-    return round(value, 2) if abs(value) >= 1 else float(f"{value:.4g}")
+def rounded(value: float, like: float | None = None) -> float:
+    """Two decimals, or four significant digits where the value (or the one it belongs to) is below 1."""
+    return round(value, 2) if abs(value if like is None else like) >= 1 else float(f"{value:.4g}")
 
 
 def render(result: Result, form: str) -> str:
@@ -141,10 +141,10 @@ def _md_cells(result: Result, test: SpeedTest, data: dict[str, Any], varying: Se
         str(data["threads"]),
         *(str(data[name]) for name in varying),
         test.label,
-        f"{_tps(data['median_tps'])} ± {_tps(data['mad_tps'])}",
+        f"{_tps(data['median_tps'], data)} ± {_tps(data['mad_tps'], data)}",
         "" if share is None else f"{100 * share:.0f} %",
     ]
 
 
-def _tps(value: float) -> str:
-    return f"{value:.2f}" if value >= 1 or value == 0 else f"{value:g}"
+def _tps(value: float, data: dict[str, Any]) -> str:
+    return f"{value:.2f}" if data["median_tps"] >= 1 else f"{value:g}"

@@ -53,9 +53,10 @@ class Session:
             context = max(test.depth_tokens + test.tokens for test in self.plan.tests)
             # One page more: a sequence that ends on a page's last token needs no special case.
             fitted = replace(config, context_tokens=context + config.page_tokens, max_sequences=1)
-            parts = open_parts(self.plan.files, fitted, self._backends(config.device))
+            backend = self._backends(config.device)
+            parts = open_parts(self.plan.files, fitted, backend)
             try:
-                self.model = describe(parts)
+                self.model = {**describe(parts), "backend": backend.name.upper(), "device": parts.device.name}
                 yield from self._measure(parts, fitted)
             finally:
                 parts.source.close()
@@ -98,7 +99,6 @@ def describe(parts: Opened) -> dict[str, Any]:
         "quant": parts.loaded.quant,
         "size_bytes": sum(meta.nbytes for meta in parts.source.tensors().values()),
         "parameters": parts.loaded.parameters,
-        "backend": parts.device.name,
         "sha256": hashes[0] if len(hashes) == 1 else " ".join(hashes),
     }
 

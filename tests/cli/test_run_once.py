@@ -200,3 +200,16 @@ def test_a_time_limit_ends_the_answer_with_what_came():
 
 def test_a_time_limit_that_is_not_reached_changes_nothing():
     assert Ran(answer("x"), timeout_s=60.0).code == 0
+
+
+def test_ctrl_c_in_the_very_moment_of_writing_still_ends_the_line():
+    class Interrupted(io.StringIO):
+        def flush(self) -> None:
+            if self.getvalue() == "half":
+                raise KeyboardInterrupt
+
+    out = Interrupted()
+    service = ScriptedService(answer("half", "whole"))
+    once = Once(Output(stdout=out, stderr=io.StringIO()), service, service.model, Manner())
+    assert once.run(REQUEST, SamplingParams())[1] == 130
+    assert out.getvalue() == "half\n"

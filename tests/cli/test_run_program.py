@@ -1,0 +1,237 @@
+"""run, chat and bench as typed: a process of its own, the real engine, a tiny random model with a tokenizer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.tiny_gguf import write_gguf
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH, HEADS, KV_HEADS, INNER, ROWS, LAYERS, CONTEXT = 64, 4, 2, 96, 320, 2, 512
+
+
+def tiny_llama(path: Path) -> Path:
+    """A llama of 64 x 2 layers; random weights, so it says nonsense, but quickly and for ever."""
+    draw = np.random.default_rng(7)
+
+    def matrix(*shape: int) -> np.ndarray:
+        return draw.normal(0, 0.2, shape).astype(np.float32)
+
+    tensors = {"token_embd.weight": matrix(ROWS, WIDTH), "output_norm.weight": np.ones(WIDTH, np.float32)}
+    for layer in range(LAYERS):
+        shapes = {
+            "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH),
+            "attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH),
+            "ffn_down": (WIDTH, INNER),
+        }  # fmt: skip
+        tensors |= {f"blk.{layer}.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
+        tensors |= {f"blk.{layer}.{n}_norm.weight": np.ones(WIDTH, np.float32) for n in ("attn", "ffn")}
+    metadata = {
+        "{a}.block_count": LAYERS, "{a}.context_length": CONTEXT, "{a}.embedding_length": WIDTH,
+        "{a}.feed_forward_length": INNER, "{a}.attention.head_count": HEADS, "{a}.attention.head_count_kv": KV_HEADS,
+        "{a}.attention.layer_norm_rms_epsilon": 1e-5, "{a}.rope.dimension_count": WIDTH // HEADS,
+        "{a}.rope.freq_base": 10000.0, "{a}.vocab_size": ROWS,
+    }  # fmt: skip
+    return write_gguf(path, "llama", metadata, tensors, types="Q8_0", tokenizer=True)[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    keep = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
+    python_path = os.pathsep.join(str(ROOT / p) for p in (".", "backends", "kernels"))
+    return {**keep, "PYTHONPATH": python_path, "LLMRUN_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def llmrun(env: dict[str, str], tmp_path: Path):
+    def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "strata_cli", *args]
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False
+        )
+
+    return run
+
+
+def shell(env: dict[str, str], folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    line = line.replace("llmrun ", f"{sys.executable} -m strata_cli ")
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=env, cwd=folder, timeout=120, check=False
+    )
+
+
+def test_an_answer_goes_to_stdout_and_nothing_but_notes_to_stderr(llmrun, model: Path):
+    done = llmrun("run", str(model), "hi", "-n", "8", "--seed", "1", "--stats")
+    assert done.returncode == 0
+    assert done.stdout.endswith("\n")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("prompt ")
+    assert " | generated 8 tokens, " in lines[0]
+    assert " | load " in lines[0]
+    assert "cut at 8 tokens" in lines[1]
+    assert len(lines) == 2
+
+
+def test_cl_01_no_escape_byte_reaches_a_file(env, tmp_path: Path, model: Path):
+    line = f"NO_COLOR=1 llmrun run {model} hi -n 20 > out 2> err; ! grep -q $'\\x1b' out err"
+    assert shell(env, tmp_path, line).returncode == 0
+    assert (tmp_path / "out").read_bytes()
+
+
+def test_cl_16_a_closed_pipe_is_quiet(env, tmp_path: Path, model: Path):
+    done = shell(env, tmp_path, f"set -o pipefail; llmrun run {model} 'Count to 50' --ignore-eos -n 200 | head -c 1")
+    assert done.returncode in (0, 141)
+    assert done.stdout != ""
+    assert "Traceback" not in done.stderr
+    assert "error" not in done.stderr
+
+
+def test_cl_18_a_prompt_may_begin_with_a_dash(llmrun, model: Path):
+    assert llmrun("run", str(model), "-n", "2", "--", "-5 + 3 =").returncode == 0
+
+
+@pytest.mark.parametrize("prompt", ["@file", "/help", '"""', "--n"])
+def test_cl_18_odd_beginnings_are_plain_text(llmrun, model: Path, prompt: str):
+    assert llmrun("run", str(model), "-n", "2", "--", prompt).returncode == 0
+
+
+def test_cl_18_only_blanks_are_a_usage_error(llmrun, model: Path):
+    done = llmrun("run", str(model), "   ")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "empty" in done.stderr
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(llmrun, model: Path):
+    done = llmrun("run", str(model), "long " * 2000)
+    assert (done.returncode, done.stdout) == (11, "")
+    assert str(CONTEXT) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_piped_text_goes_before_the_prompt(llmrun, model: Path):
+    plain = llmrun("run", str(model), "one\n\ntwo", "-n", "6", "--temp", "0", "--json")
+    piped = llmrun("run", str(model), "two", "-n", "6", "--temp", "0", "--json", stdin="one\n")
+    assert json.loads(plain.stdout)["choices"] == json.loads(piped.stdout)["choices"]
+    assert json.loads(plain.stdout)["usage"] == json.loads(piped.stdout)["usage"]
+
+
+def test_chat_off_a_terminal_behaves_as_run(llmrun, model: Path):
+    run = llmrun("run", str(model), "-", "-n", "6", "--temp", "0", stdin="hi")
+    chat = llmrun("chat", str(model), "-n", "6", "--temp", "0", stdin="hi")
+    assert (chat.returncode, chat.stdout) == (0, run.stdout)
+
+
+def test_json_with_logprobs_is_one_document(llmrun, model: Path):
+    done = llmrun("run", str(model), "hi", "-n", "4", "--ignore-eos", "--logprobs", "2", "--json")
+    content = json.loads(done.stdout)["choices"][0]["logprobs"]["content"]
+    assert len(content) >= 3
+    assert all(len(entry["top_logprobs"]) == 2 for entry in content)
+
+
+def test_json_lines_end_with_finish(llmrun, model: Path):
+    lines = [json.loads(line) for line in llmrun("run", str(model), "hi", "-n", "4", "--jsonl").stdout.splitlines()]
+    assert (lines[0]["type"], lines[-1]["type"]) == ("started", "finish")
+
+
+def test_a_seed_repeats_the_answer_and_strict_gives_11(llmrun, model: Path):
+    first, second = (llmrun("run", str(model), "hi", "-n", "12", "--seed", "5", "--strict") for _ in range(2))
+    assert first.stdout == second.stdout
+    assert first.returncode == 11
+
+
+def test_raw_sends_no_template(llmrun, model: Path):
+    raw = json.loads(llmrun("run", str(model), "hi", "--raw", "-n", "2", "--json").stdout)
+    chat = json.loads(llmrun("run", str(model), "hi", "-n", "2", "--json").stdout)
+    assert raw["usage"]["prompt_tokens"] == 2
+    assert chat["usage"]["prompt_tokens"] > 2
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (("run", "MODEL", "hi", "--temp", "-1"), 2),
+        (("run", "MODEL", "hi", "--raw", "-s", "x"), 2),
+        (("run", "MODEL", "hi", "--logprobs", "2"), 2),
+        (("run", "MODEL", "hi", "--timeout", "soon"), 2),
+        (("run", "MODEL", "hi", "--format", "json"), 2),
+        (("run", "MODEL", "hi", "--image", "cat.png"), 11),
+        (("run", "MODEL", "hi", "-f", "none.txt"), 3),
+        (("run", "MODEL", "hi", "-o", "none/out.txt"), 3),
+        (("run", "./none.gguf", "hi"), 3),
+        (("run", "smolm2", "hi"), 3),
+        (("run", "smolm2"), 3),
+        (("run", "MODEL", "hi", "--server", "http://127.0.0.1:9"), 9),
+        (("chat", "--continue"), 3),
+        (("chat", "MODEL", "hi", "--session", "../x"), 2),
+        (("bench", "MODEL", "-p", "0", "-n", "0"), 2),
+        (("bench", "MODEL", "-o", "xml"), 2),
+    ],
+)
+def test_wrong_use_gives_one_clear_error(llmrun, model: Path, args: tuple[str, ...], code: int):
+    done = llmrun(*(str(model) if a == "MODEL" else a for a in args), stdin="x" if args[0] == "chat" else "")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_session_goes_on_off_a_terminal_too(llmrun, model: Path, tmp_path: Path):
+    for text in ("one", "two"):
+        assert llmrun("chat", str(model), "-n", "3", "--ignore-eos", "--session", "s", stdin=text).returncode == 0
+    saved = json.loads((tmp_path / "home" / "data" / "sessions" / "s.json").read_text())
+    assert [m["content"] for m in saved["messages"][::2]] == ["one", "two"]
+
+
+def test_ctrl_c_keeps_the_text_and_gives_130(env, tmp_path: Path, model: Path):
+    command = [sys.executable, "-m", "strata_cli", "run", str(model), "hi", "--ignore-eos", "--ctx", "512", "-n", "400"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=tmp_path) as process:
+        assert process.stdout and process.stderr
+        first = os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert first
+    # A tiny model may have finished before the signal came; whatever came out is kept either way.
+    assert process.returncode in (130, 0)
+    assert (first + rest).endswith(b"\n")
+    assert b"Traceback" not in errors
+
+
+def test_bn_02_a_single_token_is_measured(llmrun, model: Path):
+    done = llmrun("bench", str(model), "-p", "8", "-n", "1", "-r", "1", "-o", "json")
+    document = json.loads(done.stdout)
+    assert document["schema"] == "llmrun.bench.v1"
+    assert [row["test"] for row in document["rows"]] == ["pp8@d0", "tg1@d0"]
+    assert all(row["median_tps"] > 0 for row in document["rows"])
+    assert document["rows"][1]["bandwidth_share"] > 0
+    assert document["threads"] == [document["rows"][0]["threads"]]
+    assert len(document["model"]["sha256"]) == 64
+
+
+def test_bench_takes_lists_and_depths_and_writes_a_file(llmrun, model: Path, tmp_path: Path):
+    shape = ("-p", "4-8*2", "-n", "2", "-d", "0,16", "--pg", "4,2", "-r", "2", "--threads", "1,2")
+    done = llmrun("bench", str(model), *shape, "-o", "csv", "--output", "b.csv")
+    assert (done.returncode, done.stdout) == (0, "")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "b.csv").read_text())))
+    tests = [f"{t}@d{d}" for d in (0, 16) for t in ("pp4", "pp8", "tg2", "pp4+tg2")]
+    assert [(r["threads"], r["test"]) for r in rows] == [(t, name) for t in ("1", "2") for name in tests]
+
+
+def test_bench_prints_the_table(llmrun, model: Path):
+    done = llmrun("bench", str(model), "-p", "8", "-n", "2", "-r", "1")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0].startswith("| model ")
+    assert "| CPU " in done.stdout
