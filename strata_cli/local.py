@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from strata_engine.runtime.api import LoadedModel, Service
     from strata_engine.runtime.service import LocalService
 
+_ENGINE = "strata_engine.runtime.service"
 _READ_AHEAD_MOST_BYTES = 4 << 30
 
 
@@ -92,9 +94,11 @@ def import_engine() -> None:
     """Import what loads and runs models; once, then free."""
     import gc
 
+    if _ENGINE in sys.modules:
+        return
     gc.disable()  # a third of a million new objects would be walked again and again
     try:
-        importlib.import_module("strata_engine.runtime.service")
+        importlib.import_module(_ENGINE)
     finally:
         gc.freeze()
         gc.enable()

@@ -1,4 +1,7 @@
-"""run, chat and bench as typed: a process of its own, the real engine, a tiny random model with a tokenizer."""
+"""run, chat and bench as typed: the whole program, the real engine, a tiny random model with a tokenizer.
+
+A process of its own where the shell, a pipe or a signal matters; else main() in this one, which imports torch once.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from strata_cli.main import main
 from tests.support.tiny_gguf import write_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,13 +62,24 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**keep, "PYTHONPATH": python_path, "LLMRUN_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
 
 
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def llmrun(env: dict[str, str], tmp_path: Path):
-    def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "strata_cli", *args]
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False
-        )
+def llmrun(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*args: str, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = main(list(args))
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
 
     return run
 
@@ -71,8 +87,9 @@ def llmrun(env: dict[str, str], tmp_path: Path):
 def shell(env: dict[str, str], folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     line = line.replace("llmrun ", f"{sys.executable} -m strata_cli ")
     return subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, env=env, cwd=folder, timeout=120, check=False
-    )
+        ["bash", "-c", line], capture_output=True, text=True, errors="replace", env=env, cwd=folder, timeout=120,
+        check=False,
+    )  # fmt: skip
 
 
 def test_an_answer_goes_to_stdout_and_nothing_but_notes_to_stderr(llmrun, model: Path):
