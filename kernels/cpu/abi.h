@@ -38,8 +38,9 @@ enum LlmrunType {
 enum LlmrunCode {
   LLMRUN_EMBED = 0,        // n: R W type V            p: ids(i32) table(file layout) out
   LLMRUN_RMS_NORM = 1,     // n: R W                   p: x weight out        f: eps
-  LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks
-  LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*      flags: 1 = add to out
+  LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks            flags: 2 = two terms a row (fine)
+  LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*
+                           //                          flags: 1 = add to out, 2 = fine: R counts terms
   LLMRUN_SILU_MUL = 4,     // n: count                 p: gate up out
   LLMRUN_ADD = 5,          // n: count                 p: a b out
   LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin      f: scale

@@ -22,6 +22,7 @@ TYPES = {
 
 EMBED, RMS_NORM, QUANTIZE, LINEAR, SILU_MUL, ADD, ROPE_TABLE, ROPE, KV_STORE, ATTENTION, GATHER = range(11)
 ARGMAX, LOG_SOFTMAX, PACK = range(11, 14)
+ADD_TO_OUT, FINE = 1, 2
 
 STATUS = {
     1: "embed: an id lies outside the table",

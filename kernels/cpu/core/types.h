@@ -32,6 +32,11 @@ struct XBlock {
 };
 static_assert(sizeof(XBlock) == 48, "XBlock layout");
 
+// Op flags.
+constexpr int32_t ADD_TO_OUT = 1;     // linear
+constexpr int32_t ADJACENT_PAIRS = 1;  // rope
+constexpr int32_t FINE = 2;           // quantize, linear: x as two int8 terms; linear's rows are then the terms, 2 R
+
 struct TypeInfo {
   int32_t type;
   int32_t block;         // elements of a file block, 1 for floats

@@ -195,10 +195,23 @@ struct Matrix {
   float* out;
   const float* bias;
   bool add;
+  bool fine;  // two consecutive rows of x are the two terms of one row of out
 };
 
+// Adds the second terms to the first and closes the gaps; returns the rows left.
+int join_terms(float* tile, int count) {
+  for (int m = 0; m < count / 2; ++m)
+    for (int i = 0; i < GROUP; i += LANES)
+      store(tile + m * GROUP + i, add(load(tile + 2 * m * GROUP + i), load(tile + (2 * m + 1) * GROUP + i)));
+  return count / 2;
+}
+
 // Writes `count` rows of 16 results (stride GROUP) to out[row..][16 g ..], with bias and residual.
-void write_tile(const Matrix& matrix, const float* tile, int64_t row, int count, int64_t group) {
+void write_tile(const Matrix& matrix, float* tile, int64_t row, int count, int64_t group) {
+  if (matrix.fine) {
+    count = join_terms(tile, count);
+    row /= 2;
+  }
   const int64_t column = group * GROUP;
   const int64_t left = matrix.rows - column;
   for (int m = 0; m < count; ++m) {
@@ -300,7 +313,8 @@ void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int6
       const int64_t type = op.n[4 + 2 * i];
       const Matrix matrix = {type, rows, op.n[1], group_bytes(*type_info(type), op.n[1]),
                              static_cast<const uint8_t*>(op.p[2 + 3 * i]), static_cast<float*>(op.p[3 + 3 * i]),
-                             static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & 1) != 0};
+                             static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & ADD_TO_OUT) != 0,
+                             (op.flags & FINE) != 0};
       run_matrix(op, matrix, row, end, a, b);
     }
     first += groups;

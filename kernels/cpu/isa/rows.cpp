@@ -75,15 +75,22 @@ void rms_norm(const Job& job) {
   }
 }
 
-// Tiles of TILE rows: [tile][block][row of the tile].
+// Tiles of TILE rows: [tile][block][row of the tile]. Fine: each row makes two, its quants and those of what they miss.
 void quantize(const Job& job) {
-  const int64_t rows = job.op->n[0], cols = job.op->n[1], blocks = cols / BLOCK;
+  const int64_t cols = job.op->n[1], blocks = cols / BLOCK;
+  const int64_t terms = job.op->flags & FINE ? 2 : 1, rows = job.op->n[0] * terms;
   for (int64_t r = job.begin; r < job.end; ++r) {
-    const int64_t base = r / TILE * TILE;
+    const int64_t base = r * terms / TILE * TILE;
     const int64_t count = rows - base < TILE ? rows - base : TILE;
     const float* x = source(job, 0) + r * cols;
-    XBlock* out = static_cast<XBlock*>(job.op->p[1]) + base * blocks + (r - base);
-    for (int64_t b = 0; b < blocks; ++b) quantize_block(x + b * BLOCK, out + b * count);
+    XBlock* out = static_cast<XBlock*>(job.op->p[1]) + base * blocks + (r * terms - base);
+    for (int64_t b = 0; b < blocks; ++b, x += BLOCK, out += count) {
+      quantize_block(x, out);
+      if (terms == 1) continue;
+      float rest[BLOCK];
+      for (int i = 0; i < BLOCK; ++i) rest[i] = x[i] - out->d * static_cast<float>(out->q[i]);
+      quantize_block(rest, out + 1);
+    }
   }
 }
 
@@ -111,7 +118,7 @@ void rope(const Job& job) {
     const float *cosine = source(job, 1) + r * pairs, *sine = source(job, 2) + r * pairs;
     for (int64_t h = 0; h < heads; ++h) {
       float* head = target(job, 0) + (r * heads + h) * width;
-      if (job.op->flags & 1)
+      if (job.op->flags & ADJACENT_PAIRS)
         rotate<true>(head, cosine, sine, pairs);
       else
         rotate<false>(head, cosine, sine, pairs);
