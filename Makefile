@@ -35,7 +35,7 @@ test-all: test
 lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	PYTHONPATH=backends:kernels $(BIN)/lint-imports
 
 clean:

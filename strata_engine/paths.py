@@ -1,4 +1,4 @@
-"""Where things live on disk (XDG, or the platform's own places; LLMRUN_HOME moves all). Makes no directory by itself."""
+"""Where things live on disk (XDG or the platform's own places; LLMRUN_HOME moves all). Makes no directory."""
 
 from __future__ import annotations
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
+
     from strata_kernels.ops import Ops
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device. Bytes are of the memory the weights would live in. `features`: instruction sets or kernel families."""
+    """One device. Bytes: the memory weights would live in. `features`: instruction sets or kernel families."""
 
     name: str
     arch: str
@@ -71,5 +72,5 @@ class Backend(Protocol):
     def info(self) -> DeviceInfo: ...
 
     def ops(self, profile: Profile) -> ChosenOps:
-        """Chosen kernels with the reasons. Raises DeviceError-like RuntimeError text through the engine when impossible."""
+        """Chosen kernels with the reasons. Raises RuntimeError when none can run, ValueError on a wrong profile."""
         ...

@@ -31,9 +31,9 @@ from torch import Tensor
 class Weight:
     """A matrix as stored: [rows N, cols K] of the storage type `type`.
 
-    `data`: u8 [N, bytes of a row] in file layout for GGUF types; for F32 F16 BF16 also u8, row-major little endian. It may
-    be a view of a mapped file: never written to. `layout` "file", or a name that only the Ops which made it understands
-    (see `Ops.pack`).
+    `data`: u8 [N, bytes of a row] in file layout for GGUF types; for F32 F16 BF16 also u8, row-major little endian. It
+    may be a view of a mapped file: never written to. `layout` "file", or a name that only the Ops which made it
+    understands (see `Ops.pack`).
     """
 
     type: str  # "F32" "F16" "BF16" "Q8_0" "Q4_0" "Q4_1" "Q5_0" "Q5_1" "Q4_K" "Q5_K" "Q6_K"
@@ -45,7 +45,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class KvLayer:
-    """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16 or f32. Slot s = page*page_tokens+offset."""
+    """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16 or f32.
+
+    Slot s = page * page_tokens + offset.
+    """
 
     keys: Tensor
     values: Tensor
@@ -60,8 +63,8 @@ class KvLayer:
 class Rows:
     """Where each row of a step sits. Fixed-address i32 buffers; contents change between replays, shapes do not.
 
-    positions [R]: token position in its sequence; sequences [R]: row of `pages`; slots [R]: cache slot the row's key and
-    value go to; pages [B, most pages]: page numbers of each sequence in order.
+    positions [R]: token position in its sequence; sequences [R]: row of `pages`; slots [R]: cache slot the row's key
+    and value go to; pages [B, most pages]: page numbers of each sequence in order.
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
     """
 
@@ -89,7 +92,7 @@ class Ops(Protocol):
     name: str  # "reference" | "native"
 
     def pack(self, weight: Weight) -> Weight:
-        """The same matrix in the layout this Ops multiplies fastest; may be `weight` itself. Only for `linear`, not `embed`."""
+        """The same matrix in the layout this Ops multiplies fastest; may be `weight` itself. For `linear` only."""
         ...
 
     def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -116,8 +119,14 @@ class Ops(Protocol):
         """out = x * rsqrt(mean(x^2)+eps) * weight over the last dimension. x [R, W] or [R, H, D]. out may be x."""
         ...
 
-    def linear(self, x: Tensor, weights: Sequence[Weight], outs: Sequence[Tensor],
-               biases: Sequence[Tensor | None] | None = None, add: bool = False) -> None:
+    def linear(
+        self,
+        x: Tensor,
+        weights: Sequence[Weight],
+        outs: Sequence[Tensor],
+        biases: Sequence[Tensor | None] | None = None,
+        add: bool = False,
+    ) -> None:
         """outs[i][R, N_i] = x[R, K] @ weights[i].T (+ bias); with `add`, added to what outs[i] holds (residual)."""
         ...
 
@@ -138,7 +147,10 @@ class Ops(Protocol):
         ...
 
     def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
-        """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions. H/K consecutive heads share a kv head."""
+        """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions.
+
+        H/K consecutive heads share a kv head.
+        """
         ...
 
     def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The default model for tests that need real weights: from the product's own store, fetched by the product's own pull."""
+"""The default model for tests that need real weights: fetched into the product's own store by its own pull."""
 
 from __future__ import annotations
 
