@@ -110,6 +110,9 @@ class _Lines(_View):
     def show(self, progress: Progress) -> None:
         if text := notice_of(progress):
             self.output.note(text)
+        elif progress.event == "waiting" and progress.event + progress.file not in self._since:
+            self.output.note(f"{progress.file}: {progress.message}; waiting for it")
+            self._count(progress)
         elif progress.event == "start":
             size = f" ({format_bytes(progress.total_bytes)})" if progress.total_bytes else ""
             self.output.note(f"downloading {progress.file}{size}")

@@ -26,7 +26,7 @@ from strata_engine.registry.web import Retry, Target, opened, refuse
 from strata_engine.units import format_bytes
 
 T = TypeVar("T")
-_TICK_S, _SAVE_S = 0.1, 0.5
+_TICK_S, _SAVE_S, _SAVE_BYTES = 0.05, 0.5, 16 << 20
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 64 << 20
 
 
@@ -48,7 +48,7 @@ class _Changed(Exception):
 
 
 class Transfer:
-    """One file. `tick(done_bytes, total_bytes)` is called about ten times a second from the calling thread."""
+    """One file. `tick(done_bytes, total_bytes)` is called about twenty times a second from the calling thread."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Transfer:
         self._limit = RateLimit(options.limit_rate, self._stop)
         self._open: set[httpx.Response] = set()
         self._open_lock = threading.Lock()
-        self._saved_at = 0.0
+        self._saved_at, self._saved_bytes = 0.0, 0
         self._caller = threading.get_ident()
 
     def run(self) -> None:
@@ -260,11 +260,11 @@ class Transfer:
                     self._open.discard(response)
 
     def _tick(self, part: Part, total: int) -> None:
-        now = time.monotonic()
-        if now - self._saved_at >= _SAVE_S:
+        now, done = time.monotonic(), part.done_bytes
+        if now - self._saved_at >= _SAVE_S or done - self._saved_bytes >= _SAVE_BYTES:
             part.save()
-            self._saved_at = now
-        self._tick_report(part.done_bytes, total)
+            self._saved_at, self._saved_bytes = now, done
+        self._tick_report(done, total)
 
     def with_retries(self, action: Callable[[], T]) -> T:
         """The action's result, after waits for faults that may pass."""

@@ -232,6 +232,14 @@ def test_plain_lines_are_written_elsewhere():
     ]
 
 
+def test_waiting_for_another_process_is_said_once():
+    err = io.StringIO()
+    with PullProgress(Output("text", stdout=io.StringIO(), stderr=err), terminal=False) as report:
+        for done in (10, 20):
+            report(Progress("waiting", "m", "f.gguf", done, 100, "process 7 fetches it"))
+    assert err.getvalue() == "f.gguf: process 7 fetches it; waiting for it\n"
+
+
 def test_an_amount_tells_share_rate_and_rest():
     assert (
         amount(Progress("download", "m", "f", 50_000_000, 100_000_000), 10e6) == "50 % of 100 MB, 10 MB/s, 5.00 s left"
