@@ -34,8 +34,8 @@ _HINT = "Pull the model again; all files of a checkpoint must lie in one directo
 class SafetensorsSource:
     """An open safetensors checkpoint. `warnings`: oddities that do not keep it from being read.
 
-    metadata() holds "config" and "generation_config" ({} where absent), "index" (the index's own metadata) and
-    "tokenizer_files" (file name -> path).
+    metadata() holds "config" and "generation_config" ({} where absent), "index" (the index's own metadata),
+    "tokenizer_files" (file name -> path), and "quantize_config" and "quant_config" where these files are there.
     """
 
     kind = "safetensors"
@@ -150,6 +150,10 @@ def _side_files(directory: Path) -> dict[str, Any]:
     for name in ("config", "generation_config"):
         path = directory / f"{name}.json"
         metadata[name] = read_json(path) if path.is_file() else {}
+    for name in ("quantize_config", "quant_config"):  # older GPTQ and AWQ files describe the quantisation there
+        path = directory / f"{name}.json"
+        if path.is_file():
+            metadata[name] = read_json(path)
     found = {name: directory / name for name in TOKENIZER_NAMES if (directory / name).is_file()}
     return metadata | {"tokenizer_files": found}
 

@@ -105,7 +105,8 @@ def test_a_file_that_is_no_model_is_named(tmp_path, data, words):
 
 def test_importing_the_formats_loads_neither_torch_nor_numpy():
     code = (
-        "import sys, strata_engine.formats.open, strata_engine.formats.headers, strata_engine.formats.quant;"
+        "import sys, strata_engine.formats.open, strata_engine.formats.headers;"
+        "import strata_engine.formats.quant.logical;"
         "sys.exit(' '.join(m for m in ('torch', 'numpy', 'gguf', 'safetensors') if m in sys.modules) or None)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
