@@ -127,6 +127,7 @@ class Chat:
             )
         if self.stats:
             self.output.note(stats_line(answer, self.load_s))
+            self.load_s = None  # the load belongs to the first answer only
         self._warn_when_nearly_full(answer)
         if self.session is not None:
             self.sessions.save(self.session, self.talk)
