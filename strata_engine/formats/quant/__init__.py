@@ -21,7 +21,7 @@ def format_of(meta: TensorMeta) -> QuantFormat:
     """The format of a stored tensor. Raises UsageError naming tensor and type when nothing can run it."""
     storage = FORMATS.get(meta.type)
     if storage is None:
-        message = f"{meta.path}: tensor {meta.name!r} is stored as {meta.type}, which cannot be run"
+        message = f"{meta.path}: tensor {meta.name} is stored as {meta.type}, which cannot be run"
         raise UsageError(message, hint=f"Use a file whose tensors are {', '.join(FORMATS)}.", details=_details(meta))
     return storage
 
@@ -33,7 +33,7 @@ def require_kernel(meta: TensorMeta, kernels: str, types: Collection[str]) -> Qu
     """
     storage = format_of(meta)
     if meta.type not in types:
-        message = f"{meta.path}: no {kernels} kernel for {meta.type} yet (tensor {meta.name!r})"
+        message = f"{meta.path}: no {kernels} kernel for {meta.type} yet (tensor {meta.name})"
         hint = f"--kernels reference runs it, slowly. The {kernels} kernels have {', '.join(sorted(types))}."
         raise UsageError(message, hint=hint, details=_details(meta))
     return storage
