@@ -93,21 +93,31 @@ void empty_block(Block* out) { memset(out, 0, sizeof *out); }
 
 void put16(uint8_t* p, int row, uint16_t value) { memcpy(p + 2 * row, &value, 2); }
 
-// Quants of `row` into the interleaved lines at `lines` (zeroed before).
+uint32_t four(const uint8_t* q) {
+  uint32_t word;
+  memcpy(&word, q, 4);
+  return word;
+}
+
+void put_four(uint8_t* line, int row, uint32_t word) { memcpy(line + 4 * row, &word, 4); }
+
+// Quants of `row` into the interleaved lines at `lines`, four bytes at a time.
 void put_quants(int bits, int row, const uint8_t* q, uint8_t* lines) {
-  for (int k = 0; k < BLOCK; ++k) {
-    const int quad = k / 4, byte = 4 * row + k % 4;
-    if (bits == 8) {
-      lines[64 * quad + byte] = q[k];
-      continue;
-    }
-    lines[64 * (quad / 2) + byte] = static_cast<uint8_t>(lines[64 * (quad / 2) + byte] | ((q[k] & 15) << (4 * (quad % 2))));
-    if (bits == 5)
-      lines[256 + byte] = static_cast<uint8_t>(lines[256 + byte] | ((q[k] >> 4) << quad));
-    if (bits == 6) {
-      uint8_t* high = lines + 256 + 64 * (quad / 4) + byte;
-      *high = static_cast<uint8_t>(*high | ((q[k] >> 4) << (2 * (quad % 4))));
-    }
+  if (bits == 8) {
+    for (int quad = 0; quad < 8; ++quad) put_four(lines + 64 * quad, row, four(q + 4 * quad));
+    return;
+  }
+  uint32_t fifth = 0, upper[2] = {0, 0};
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t even = four(q + 8 * j), odd = four(q + 8 * j + 4);
+    put_four(lines + 64 * j, row, (even & 0x0f0f0f0fu) | ((odd & 0x0f0f0f0fu) << 4));
+    fifth |= (((even >> 4) & 0x01010101u) << (2 * j)) | (((odd >> 4) & 0x01010101u) << (2 * j + 1));
+    upper[j / 2] |= (((even >> 4) & 0x03030303u) << (4 * (j % 2))) | (((odd >> 4) & 0x03030303u) << (4 * (j % 2) + 2));
+  }
+  if (bits == 5) put_four(lines + 256, row, fifth);
+  if (bits == 6) {
+    put_four(lines + 256, row, upper[0]);
+    put_four(lines + 320, row, upper[1]);
   }
 }
 
@@ -127,12 +137,13 @@ uint8_t* pack_block(const TypeInfo& info, const uint8_t* rows, int64_t stride, i
   const bool super = info.block == SUPER;
   uint8_t* head = out;
   if (super && b % 8 == 0) out += info.head_bytes;
-  memset(out, 0, static_cast<size_t>(info.packed_bytes));
   const int scales = has_minimum(info.type) ? 64 : 32;
   for (int r = 0; r < GROUP; ++r) {
     Block block;
-    empty_block(&block);
-    if (r < count) read_block(info, rows + r * stride, b, &block);
+    if (r < count)
+      read_block(info, rows + r * stride, b, &block);
+    else
+      empty_block(&block);
     if (!super || b % 8 == 0) {
       put16(super ? head : out, r, block.d);
       if (has_minimum(info.type) || info.head_bytes == 64) put16((super ? head : out) + 32, r, block.m);
@@ -178,7 +189,6 @@ void row_values(const TypeInfo& info, const uint8_t* row, int64_t cols, float* o
   }
   for (int64_t b = 0; b < cols / BLOCK; ++b) {
     Block block;
-    empty_block(&block);
     read_block(info, row, b, &block);
     block_values(info, block, out + b * BLOCK);
   }
