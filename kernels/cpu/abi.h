@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 1
+#define LLMRUN_ABI 2
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -38,9 +38,8 @@ enum LlmrunType {
 enum LlmrunCode {
   LLMRUN_EMBED = 0,        // n: R W type V            p: ids(i32) table(file layout) out
   LLMRUN_RMS_NORM = 1,     // n: R W                   p: x weight out        f: eps
-  LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks            flags: 2 = two terms a row (fine)
-  LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*
-                           //                          flags: 1 = add to out, 2 = fine: R counts terms
+  LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks            flags: 2 = 16-bit activations
+  LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*      flags: 1 = add to out, 2 = 16-bit activations
   LLMRUN_SILU_MUL = 4,     // n: count                 p: gate up out
   LLMRUN_ADD = 5,          // n: count                 p: a b out
   LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin      f: scale
@@ -100,8 +99,8 @@ LLMRUN_API int32_t llmrun_program_run(LlmrunProgram* program);
 // Bytes of a [rows, cols] matrix of `type`: of one row in file layout, and packed. -1: impossible shape or type.
 LLMRUN_API int64_t llmrun_row_bytes(int32_t type, int64_t cols);
 LLMRUN_API int64_t llmrun_packed_bytes(int32_t type, int64_t rows, int64_t cols);
-// Bytes of the quantised form of x [rows, cols] (cols a multiple of 32).
-LLMRUN_API int64_t llmrun_quantized_bytes(int64_t rows, int64_t cols);
+// Bytes of the quantised form of x [rows, cols] (cols a multiple of 32) with 8 or 16 bits.
+LLMRUN_API int64_t llmrun_quantized_bytes(int64_t rows, int64_t cols, int32_t bits);
 
 // The k largest of values[count], descending, lowest index first among equals. Returns how many were written.
 LLMRUN_API int64_t llmrun_top_k(const float* values, int64_t count, int64_t k, float* out_values, int32_t* out_ids);

@@ -118,9 +118,9 @@ int64_t llmrun_packed_bytes(int32_t type, int64_t rows, int64_t cols) {
   return llmrun::groups_of(rows) * llmrun::group_bytes(*info, cols);
 }
 
-int64_t llmrun_quantized_bytes(int64_t rows, int64_t cols) {
-  if (rows <= 0 || cols <= 0 || cols % llmrun::BLOCK) return -1;
-  return rows * (cols / llmrun::BLOCK) * static_cast<int64_t>(sizeof(llmrun::XBlock));
+int64_t llmrun_quantized_bytes(int64_t rows, int64_t cols, int32_t bits) {
+  if (rows <= 0 || cols <= 0 || cols % llmrun::BLOCK || (bits != 8 && bits != 16)) return -1;
+  return bits / 8 * rows * (cols / llmrun::BLOCK) * static_cast<int64_t>(sizeof(llmrun::XBlock));
 }
 
 }  // extern "C"

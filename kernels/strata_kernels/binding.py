@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 1
+ABI = 2
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -86,7 +86,7 @@ def _signatures(functions: ctypes.CDLL) -> None:
         "llmrun_program_run": (i32, [handle]),
         "llmrun_row_bytes": (i64, [i32, i64]),
         "llmrun_packed_bytes": (i64, [i32, i64, i64]),
-        "llmrun_quantized_bytes": (i64, [i64, i64]),
+        "llmrun_quantized_bytes": (i64, [i64, i64, i32]),
         "llmrun_top_k": (i64, [handle, i64, i64, handle, handle]),
         "llmrun_want_huge_pages": (None, [handle, i64]),
         "llmrun_drop_mapped": (i64, [handle, i64]),

@@ -2,8 +2,8 @@
 
 Checks every tensor, then records one flat op per call (several for a linear: quantise, multiply); a recorded step is
 replayed by one C call on the library's own threads. Weights are repacked by `pack` into groups of 16 rows
-(kernels/cpu/core/types.h). Exact by construction: an output element is accumulated in one fixed order whatever the
-batch, the thread count or the step it is part of, so both modes of a profile give the same bits.
+(kernels/cpu/core/types.h). Repeatable by construction: an output element is accumulated in one fixed order whatever the
+batch, the thread count or the step it is part of, with 16-bit activations (mode exact) and with 8-bit ones (mode fast).
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 
 
-# Outputs for each input from which a matrix counts as one that makes logits. Its x is taken as two int8 terms (16 bits
-# in all): on SmolLM2 one term there makes a fifth of the whole divergence from exact arithmetic, and the second costs
-# no bytes. Layers stay far below the bound.
+# With 8-bit activations: outputs for each input from which a matrix counts as one that makes logits. Its x keeps 16
+# bits: on SmolLM2 eight there make a fifth of the whole divergence from exact arithmetic, and the rest cost no bytes.
 _FINE_RATIO = 16
 
 
@@ -49,21 +48,23 @@ class _Quantized:
     fine: bool
 
 
-def _is_fine(weight: Weight) -> bool:
-    return weight.type not in _FLOATS and weight.rows >= _FINE_RATIO * weight.cols
-
-
 class NativeOps:
     """Ops on the CPU's own instruction set.
 
     `threads`: workers, the caller included. `isa`: "generic", "avx2", "avx512", "neon"; None takes the fastest usable.
+    `activation_bits`: 16 or 8, the precision of quantised activations.
     Raises: KernelsUnavailable when the library is missing, another ABI, or the build cannot run on this CPU.
     """
 
     name = "native"
 
-    def __init__(self, threads: int = 1, isa: str | None = None, library_path: Path | None = None) -> None:
+    def __init__(
+        self, threads: int = 1, isa: str | None = None, library_path: Path | None = None, activation_bits: int = 16
+    ) -> None:
         """Loads the library and starts the threads."""
+        if activation_bits not in (8, 16):
+            raise ValueError(f"activation_bits must be 8 or 16, not {activation_bits}")
+        self.activation_bits = activation_bits
         self._library = load(library_path)
         self._functions = self._library.functions
         self._pool = Pool(self._library, threads, isa)
@@ -232,16 +233,21 @@ class NativeOps:
             _Product(self._packed(weight), out, bias) for weight, out, bias in zip(weights, outs, biases, strict=True)
         ]
         for fine in (False, True):
-            same = [product for product in products if _is_fine(product.weight) == fine]
+            same = [product for product in products if self.bits_for(product.weight) == (16 if fine else 8)]
             for i in range(0, len(same), binding.MAX_WEIGHTS):
                 self._multiply(x, same[i : i + binding.MAX_WEIGHTS], add, fine)
+
+    def bits_for(self, weight: Weight) -> int:
+        """The activation bits that a product with `weight` is made with."""
+        logits = weight.type not in _FLOATS and weight.rows >= _FINE_RATIO * weight.cols
+        return 16 if logits else self.activation_bits
 
     def _quantize(self, x: Tensor, fine: bool) -> Tensor:
         found = self._quantized
         if found is not None and extent(found.x) == extent(x) and found.x.shape == x.shape and found.fine == fine:
             return self._blocks
         rows, cols = x.shape
-        need_bytes = self._functions.llmrun_quantized_bytes(rows * (1 + fine), cols)
+        need_bytes = self._functions.llmrun_quantized_bytes(rows, cols, 16 if fine else 8)
         if self._blocks.numel() < need_bytes:
             self._blocks = aligned(need_bytes)  # recorded steps keep the smaller one they use
         self._recorder.emit(binding.QUANTIZE, (rows, cols), (x, self._blocks), flags=binding.FINE * fine)
@@ -250,7 +256,7 @@ class NativeOps:
 
     def _multiply(self, x: Tensor, products: Sequence[_Product], add: bool, fine: bool) -> None:
         quantized = any(product.weight.type not in _FLOATS for product in products)
-        numbers: list[int] = [x.shape[0] * (1 + fine), x.shape[1], len(products)]
+        numbers: list[int] = [x.shape[0], x.shape[1], len(products)]
         pointers: list[Pointer] = [x, self._quantize(x, fine) if quantized else None]
         for product in products:
             numbers += [product.weight.rows, TYPES[product.weight.type]]

@@ -19,10 +19,14 @@ class NoImplementation(RuntimeError):
 
 @dataclass(frozen=True)
 class Request:
-    """What operations are made for. `threads`: workers, the caller included. `isa`: a build's name, or the fastest."""
+    """What operations are made for.
+
+    `threads`: workers, the caller included. `isa`: a build's name, or the fastest. `activation_bits`: 16 or 8.
+    """
 
     threads: int = 1
     isa: str | None = None
+    activation_bits: int = 16
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def _refuse_native(request: Request) -> str:
 def _make_native(request: Request) -> Ops:
     from strata_kernels.native import NativeOps
 
-    return NativeOps(request.threads, request.isa)
+    return NativeOps(request.threads, request.isa, activation_bits=request.activation_bits)
 
 
 def _make_reference(request: Request) -> Ops:

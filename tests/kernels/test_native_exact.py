@@ -34,19 +34,20 @@ def _logits(ops: NativeOps, x: torch.Tensor, weight: Weight) -> torch.Tensor:
     return out
 
 
+@pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "Q8_0"])
-def test_products_do_not_depend_on_rows_or_threads(build, kind):
+def test_products_do_not_depend_on_rows_or_threads(build, kind, bits):
     weight, x = _weight(kind, 72, 512), torch.randn(37, 512)
-    one, three = NativeOps(1, build), NativeOps(3, build)
+    one, three = NativeOps(1, build, activation_bits=bits), NativeOps(3, build, activation_bits=bits)
     whole = _logits(one, x, weight)
     assert torch.equal(_logits(three, x, weight), whole)
     for row in (0, 17, 36):
         assert torch.equal(_logits(three, x[row : row + 1], weight)[0], whole[row])
 
 
-def test_logits_of_a_wide_matrix_are_finer_and_do_not_depend_on_rows(build):
+def test_with_8_bits_the_logits_of_a_wide_matrix_are_finer_and_do_not_depend_on_rows(build):
     weight, x = _weight("Q8_0", 1024, 64), torch.randn(9, 64)
-    ops = NativeOps(2, build)
+    ops = NativeOps(2, build, activation_bits=8)
     whole = _logits(ops, x, weight)
     for row in range(9):
         assert torch.equal(_logits(ops, x[row : row + 1], weight)[0], whole[row])

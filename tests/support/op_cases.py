@@ -47,20 +47,22 @@ def values_of(weight: Weight) -> Tensor:
     return torch.from_numpy(np.array(gguf.quants.dequantize(stored, kind))).double()
 
 
-def rounded_to_int8(x: Tensor) -> Tensor:
-    """x [R, K] after the contract's activation rounding: blocks of 32, scale max|x|/127 in f32, nearest even; f64."""
+def rounded(x: Tensor, bits: int) -> Tensor:
+    """x [R, K] after the contract's activation rounding: blocks of 32, scale max|x|/most in f32, nearest even; f64."""
+    top = 127 if bits == 8 else 32512
     blocks = x.reshape(x.shape[0], -1, 32)
     most = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(most > 0, 127 / most, torch.zeros_like(most))
+    # a true division: torch turns scalar / tensor into a product with the reciprocal
+    inverse = torch.where(most > 0, torch.full_like(most, top) / most, torch.zeros_like(most))
     codes = (blocks * inverse).round()
-    scale = most * torch.tensor(1 / 127, dtype=torch.float32)
+    scale = most * torch.tensor(1 / top, dtype=torch.float32)
     return (codes.double() * scale.double()).reshape(x.shape)
 
 
 def seen_by(ops: Ops, weight: Weight, x: Tensor) -> Tensor:
     """The activations as `ops` multiplies them with this weight, f64."""
     if ops.name == "native" and weight.type not in FLOAT_TYPES:
-        return rounded_to_int8(x)
+        return rounded(x, ops.bits_for(weight))
     return x.double()
 
 

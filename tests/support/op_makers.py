@@ -34,8 +34,9 @@ def native_makers() -> list[Maker]:
     """
     if not library_path().exists():
         return [Maker("native", lambda threads: NativeOps(threads), absent=f"{library_path().name} was not built")]
-    return [Maker(f"native-{isa}", partial(_native, isa)) for isa, refused in load().builds if not refused]
+    usable = [isa for isa, refused in load().builds if not refused]
+    return [Maker(f"native-{isa}-{bits}", partial(_native, isa, bits)) for isa in usable for bits in (16, 8)]
 
 
-def _native(isa: str, threads: int) -> Ops:
-    return NativeOps(threads, isa)
+def _native(isa: str, bits: int, threads: int) -> Ops:
+    return NativeOps(threads, isa, activation_bits=bits)

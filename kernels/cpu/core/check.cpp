@@ -40,7 +40,6 @@ void check_linear(const LlmrunOp& op) {
     if (op.n[n] <= 0 || op.n[n] > MOST) refuse(op, "rows of a matrix are " + std::to_string(op.n[n]));
     check_type(op, op.n[n + 1], op.n[1]);
     if (!op.p[p] || !op.p[p + 1]) refuse(op, "matrix or output is null");
-    if ((op.flags & FINE) && (is_float(op.n[n + 1]) || op.n[0] % 2)) refuse(op, "fine activations are quantised pairs");
     if (!is_float(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
   }
 }

@@ -21,6 +21,12 @@ constexpr int GROUP = 16;   // output rows interleaved in a packed group
 constexpr int BLOCK = 32;   // elements sharing an activation scale
 constexpr int SUPER = 256;  // elements of a K-type block
 
+// Activations come in two precisions. 8 bit: one XBlock a row and block, scale max|x|/127. 16 bit: two, high then low, with
+// x = d (255 high + low), scale max|x|/32512; `d` and `sum` (of 255 high + low) are in the first of the two, and integer
+// sums of both are joined before anything is rounded.
+constexpr int PLANE = 255;          // weight of the high plane: |low| <= 127 keeps every instruction's byte range
+constexpr int MOST_16_BIT = 32512;  // 127 * 255 + 127
+
 // Activations of one row and one block. `minus` and `minus_low` are the negated sums of all 32 and of the first 16
 // quants: what unsigned weights need to take their offset back.
 struct XBlock {
@@ -35,7 +41,7 @@ static_assert(sizeof(XBlock) == 48, "XBlock layout");
 // Op flags.
 constexpr int32_t ADD_TO_OUT = 1;     // linear
 constexpr int32_t ADJACENT_PAIRS = 1;  // rope
-constexpr int32_t FINE = 2;           // quantize, linear: x as two int8 terms; linear's rows are then the terms, 2 R
+constexpr int32_t FINE = 2;           // quantize, linear: 16-bit activations
 
 struct TypeInfo {
   int32_t type;

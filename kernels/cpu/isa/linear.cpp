@@ -83,30 +83,38 @@ struct Format<LLMRUN_Q6_K> : SuperHalves {
   static constexpr int bits = 6, shift = 5, scales = 32, bytes = 416, head_bytes = 32;
 };
 
-template <class Q, int T>
+// The integer sum of row m, its planes joined.
+template <int PLANES>
+OP F whole(const I* sum, int m) {
+  if constexpr (PLANES == 2) return to_float(join_planes(sum[2 * m], sum[2 * m + 1]));
+  return to_float(sum[m]);
+}
+
+template <class Q, int T, int PLANES>
 OP void accumulate(const Q& scale, const XBlock* x, const I* sum, F* acc) {
 #pragma GCC unroll 8
   for (int m = 0; m < T; ++m) {
+    const XBlock& row = x[m * PLANES];
     F value;
     if constexpr (Q::minimum)
-      value = fma(scale.d, to_float(sum[m]), mul(scale.m, set1(x[m].sum)));
+      value = fma(scale.d, whole<PLANES>(sum, m), mul(scale.m, set1(row.sum)));
     else
-      value = mul(scale.d, to_float(sum[m]));
-    acc[m] = fma(set1(x[m].d), value, acc[m]);
+      value = mul(scale.d, whole<PLANES>(sum, m));
+    acc[m] = fma(set1(row.d), value, acc[m]);
   }
 }
 
-template <class Q, int T>
+template <class Q, int T, int PLANES>
 OP void accumulate_halves(const Q& scale, const XBlock* x, const I* low, const I* up, F* acc) {
 #pragma GCC unroll 8
   for (int m = 0; m < T; ++m) {
-    const F value = fma(scale.d_up, to_float(up[m]), mul(scale.d, to_float(low[m])));
-    acc[m] = fma(set1(x[m].d), value, acc[m]);
+    const F value = fma(scale.d_up, whole<PLANES>(up, m), mul(scale.d, whole<PLANES>(low, m)));
+    acc[m] = fma(set1(x[m * PLANES].d), value, acc[m]);
   }
 }
 
 // T rows x P parts (LANES outputs each) of one group; out [T][GROUP].
-template <class Q, int T, int P>
+template <class Q, int T, int P, int PLANES>
 OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float* out) {
   F acc[P][T];
   Q scale[P];
@@ -124,19 +132,19 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) scale[p].block(w, part + p);
     const uint8_t* quants = w + Q::scales + part * LANES * 4;
-    I sum[P][T];
+    I sum[P][T * PLANES];
     if constexpr (Q::halves) {
-      I up[P][T];
-      dot_halves<Q::bits, Q::shift, T, P>(quants, x, sum, up);
+      I up[P][T * PLANES];
+      dot_halves<Q::bits, Q::shift, T * PLANES, P>(quants, x, sum, up);
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) accumulate_halves<Q, T>(scale[p], x, sum[p], up[p], acc[p]);
+      for (int p = 0; p < P; ++p) accumulate_halves<Q, T, PLANES>(scale[p], x, sum[p], up[p], acc[p]);
     } else {
-      dot<Q::bits, Q::shift, T, P>(quants, x, sum);
+      dot<Q::bits, Q::shift, T * PLANES, P>(quants, x, sum);
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) accumulate<Q, T>(scale[p], x, sum[p], acc[p]);
+      for (int p = 0; p < P; ++p) accumulate<Q, T, PLANES>(scale[p], x, sum[p], acc[p]);
     }
     w += Q::bytes;
-    x += T;
+    x += T * PLANES;
   }
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p)
@@ -146,45 +154,49 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
 
 using TileKernel = void (*)(const uint8_t*, const XBlock*, int64_t, float*);
 
-template <int TYPE, int T>
+template <int TYPE, int T, int PLANES>
 void group(const uint8_t* w, const XBlock* x, int64_t blocks, float* out) {
   if constexpr (T == 1) {
-    tile<Format<TYPE>, 1, PARTS>(w, x, blocks, 0, out);
+    tile<Format<TYPE>, 1, PARTS, PLANES>(w, x, blocks, 0, out);
   } else {
-    for (int part = 0; part < PARTS; ++part) tile<Format<TYPE>, T, 1>(w, x, blocks, part, out);
+    for (int part = 0; part < PARTS; ++part) tile<Format<TYPE>, T, 1, PLANES>(w, x, blocks, part, out);
   }
 }
 
-template <int TYPE>
+template <int TYPE, int PLANES>
 TileKernel tile_kernel(int rows) {
+  constexpr int most = PLANES == 1 ? TILE : FINE_TILE;
   switch (rows) {
-    case 1: return group<TYPE, 1>;
-    case 2: return group<TYPE, 2>;
-    case 3: return group<TYPE, 3>;
-    case 4: return group<TYPE, 4>;
+    case 1: return group<TYPE, 1, PLANES>;
+    case 2: return group<TYPE, 2, PLANES>;
     default: break;
   }
-  if constexpr (TILE > 4) {
-    switch (rows) {
-      case 5: return group<TYPE, 5>;
-      case 6: return group<TYPE, 6>;
-      case 7: return group<TYPE, 7>;
-      default: return group<TYPE, 8>;
-    }
+  if constexpr (most > 2) {
+    if (rows == 3) return group<TYPE, 3, PLANES>;
+    if (rows == 4) return group<TYPE, 4, PLANES>;
+  }
+  if constexpr (most > 4) {
+    if (rows == 5) return group<TYPE, 5, PLANES>;
+    if (rows == 6) return group<TYPE, 6, PLANES>;
+  }
+  if constexpr (most > 6) {
+    if (rows == 7) return group<TYPE, 7, PLANES>;
+    if (rows == 8) return group<TYPE, 8, PLANES>;
   }
   return nullptr;
 }
 
+template <int PLANES>
 TileKernel kernel_for(int64_t type, int rows) {
   switch (type) {
-    case LLMRUN_Q4_0: return tile_kernel<LLMRUN_Q4_0>(rows);
-    case LLMRUN_Q4_1: return tile_kernel<LLMRUN_Q4_1>(rows);
-    case LLMRUN_Q5_0: return tile_kernel<LLMRUN_Q5_0>(rows);
-    case LLMRUN_Q5_1: return tile_kernel<LLMRUN_Q5_1>(rows);
-    case LLMRUN_Q8_0: return tile_kernel<LLMRUN_Q8_0>(rows);
-    case LLMRUN_Q4_K: return tile_kernel<LLMRUN_Q4_K>(rows);
-    case LLMRUN_Q5_K: return tile_kernel<LLMRUN_Q5_K>(rows);
-    default: return tile_kernel<LLMRUN_Q6_K>(rows);
+    case LLMRUN_Q4_0: return tile_kernel<LLMRUN_Q4_0, PLANES>(rows);
+    case LLMRUN_Q4_1: return tile_kernel<LLMRUN_Q4_1, PLANES>(rows);
+    case LLMRUN_Q5_0: return tile_kernel<LLMRUN_Q5_0, PLANES>(rows);
+    case LLMRUN_Q5_1: return tile_kernel<LLMRUN_Q5_1, PLANES>(rows);
+    case LLMRUN_Q8_0: return tile_kernel<LLMRUN_Q8_0, PLANES>(rows);
+    case LLMRUN_Q4_K: return tile_kernel<LLMRUN_Q4_K, PLANES>(rows);
+    case LLMRUN_Q5_K: return tile_kernel<LLMRUN_Q5_K, PLANES>(rows);
+    default: return tile_kernel<LLMRUN_Q6_K, PLANES>(rows);
   }
 }
 
@@ -195,23 +207,10 @@ struct Matrix {
   float* out;
   const float* bias;
   bool add;
-  bool fine;  // two consecutive rows of x are the two terms of one row of out
 };
 
-// Adds the second terms to the first and closes the gaps; returns the rows left.
-int join_terms(float* tile, int count) {
-  for (int m = 0; m < count / 2; ++m)
-    for (int i = 0; i < GROUP; i += LANES)
-      store(tile + m * GROUP + i, add(load(tile + 2 * m * GROUP + i), load(tile + (2 * m + 1) * GROUP + i)));
-  return count / 2;
-}
-
 // Writes `count` rows of 16 results (stride GROUP) to out[row..][16 g ..], with bias and residual.
-void write_tile(const Matrix& matrix, float* tile, int64_t row, int count, int64_t group) {
-  if (matrix.fine) {
-    count = join_terms(tile, count);
-    row /= 2;
-  }
+void write_tile(const Matrix& matrix, const float* tile, int64_t row, int count, int64_t group) {
   const int64_t column = group * GROUP;
   const int64_t left = matrix.rows - column;
   for (int m = 0; m < count; ++m) {
@@ -227,15 +226,17 @@ void write_tile(const Matrix& matrix, float* tile, int64_t row, int count, int64
   }
 }
 
+template <int PLANES>
 void run_quantized(const Matrix& matrix, const XBlock* x, int64_t all_rows, int64_t row, int64_t end, int64_t from,
                    int64_t to) {
+  constexpr int most = PLANES == 1 ? TILE : FINE_TILE;
   const int64_t blocks = matrix.cols / BLOCK;
-  alignas(64) float results[TILE * GROUP];
-  for (; row < end; row += TILE) {
-    const int count = static_cast<int>(all_rows - row < TILE ? all_rows - row : TILE);
-    const TileKernel kernel = kernel_for(matrix.type, count);
+  alignas(64) float results[most * GROUP];
+  for (; row < end; row += most) {
+    const int count = static_cast<int>(all_rows - row < most ? all_rows - row : most);
+    const TileKernel kernel = kernel_for<PLANES>(matrix.type, count);
     for (int64_t g = from; g < to; ++g) {
-      kernel(matrix.data + g * matrix.group_bytes, x + row * blocks, blocks, results);
+      kernel(matrix.data + g * matrix.group_bytes, x + row * blocks * PLANES, blocks, results);
       write_tile(matrix, results, row, count, g);
     }
   }
@@ -299,8 +300,13 @@ void run_matrix(const LlmrunOp& op, const Matrix& matrix, int64_t row, int64_t e
     case LLMRUN_F32: return run_float<LLMRUN_F32>(matrix, x, row, end, from, to);
     case LLMRUN_F16: return run_float<LLMRUN_F16>(matrix, x, row, end, from, to);
     case LLMRUN_BF16: return run_float<LLMRUN_BF16>(matrix, x, row, end, from, to);
-    default: return run_quantized(matrix, static_cast<const XBlock*>(op.p[1]), op.n[0], row, end, from, to);
+    default: break;
   }
+  const XBlock* blocks = static_cast<const XBlock*>(op.p[1]);
+  if (op.flags & FINE)
+    run_quantized<2>(matrix, blocks, op.n[0], row, end, from, to);
+  else
+    run_quantized<1>(matrix, blocks, op.n[0], row, end, from, to);
 }
 
 // Groups [from, to) of all matrices of the op, counted through, for rows [row, end).
@@ -313,8 +319,7 @@ void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int6
       const int64_t type = op.n[4 + 2 * i];
       const Matrix matrix = {type, rows, op.n[1], group_bytes(*type_info(type), op.n[1]),
                              static_cast<const uint8_t*>(op.p[2 + 3 * i]), static_cast<float*>(op.p[3 + 3 * i]),
-                             static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & ADD_TO_OUT) != 0,
-                             (op.flags & FINE) != 0};
+                             static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & ADD_TO_OUT) != 0};
       run_matrix(op, matrix, row, end, a, b);
     }
     first += groups;

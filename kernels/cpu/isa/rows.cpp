@@ -60,6 +60,50 @@ void store_row(const float* row, uint8_t* cache, int64_t width, int64_t type) {
   for (; i < width; ++i) out[i] = type == LLMRUN_F16 ? float_to_half(row[i]) : float_to_bfloat(row[i]);
 }
 
+// 16-bit activations of a block: out[0] the high plane, out[1] the low one.
+void quantize_fine(const float* x, XBlock* out) {
+  F most = zero();
+  for (int i = 0; i < BLOCK; i += LANES) most = maxf(most, maxf(load(x + i), sub(zero(), load(x + i))));
+  const float top = hmax(most);
+  const F inverse = set1(top > 0.0f ? static_cast<float>(MOST_16_BIT) / top : 0.0f);
+  float high_sum[2] = {0, 0}, low_sum[2] = {0, 0};
+  for (int i = 0; i < BLOCK; i += LANES) {
+    const F q = round_nearest(mul(load(x + i), inverse));
+    const F high = round_nearest(mul(q, set1(1.0f / PLANE)));  // never a tie: q is whole and 255 odd
+    const F low = fma(high, set1(-static_cast<float>(PLANE)), q);
+    store_i8(out[0].q + i, high);
+    store_i8(out[1].q + i, low);
+    high_sum[i >= BLOCK / 2] += hsum(high);  // whole numbers below 2^24: exact in any order
+    low_sum[i >= BLOCK / 2] += hsum(low);
+  }
+  out[0].d = top * (1.0f / MOST_16_BIT);
+  out[0].sum = PLANE * (high_sum[0] + high_sum[1]) + (low_sum[0] + low_sum[1]);
+  out[0].minus_low = -static_cast<int32_t>(high_sum[0]);
+  out[0].minus = -static_cast<int32_t>(high_sum[0] + high_sum[1]);
+  out[1].d = out[1].sum = 0.0f;
+  out[1].minus_low = -static_cast<int32_t>(low_sum[0]);
+  out[1].minus = -static_cast<int32_t>(low_sum[0] + low_sum[1]);
+}
+
+// Tiles of TILE or FINE_TILE rows: [tile][block][row of the tile][plane].
+template <int PLANES>
+void quantize_rows(const Job& job) {
+  constexpr int64_t tile = PLANES == 1 ? TILE : FINE_TILE;
+  const int64_t rows = job.op->n[0], cols = job.op->n[1], blocks = cols / BLOCK;
+  for (int64_t r = job.begin; r < job.end; ++r) {
+    const int64_t base = r / tile * tile;
+    const int64_t count = rows - base < tile ? rows - base : tile;
+    const float* x = source(job, 0) + r * cols;
+    XBlock* out = static_cast<XBlock*>(job.op->p[1]) + (base * blocks + (r - base)) * PLANES;
+    for (int64_t b = 0; b < blocks; ++b, out += count * PLANES) {
+      if constexpr (PLANES == 1)
+        quantize_block(x + b * BLOCK, out);
+      else
+        quantize_fine(x + b * BLOCK, out);
+    }
+  }
+}
+
 }  // namespace
 
 void rms_norm(const Job& job) {
@@ -75,23 +119,11 @@ void rms_norm(const Job& job) {
   }
 }
 
-// Tiles of TILE rows: [tile][block][row of the tile]. Fine: each row makes two, its quants and those of what they miss.
 void quantize(const Job& job) {
-  const int64_t cols = job.op->n[1], blocks = cols / BLOCK;
-  const int64_t terms = job.op->flags & FINE ? 2 : 1, rows = job.op->n[0] * terms;
-  for (int64_t r = job.begin; r < job.end; ++r) {
-    const int64_t base = r * terms / TILE * TILE;
-    const int64_t count = rows - base < TILE ? rows - base : TILE;
-    const float* x = source(job, 0) + r * cols;
-    XBlock* out = static_cast<XBlock*>(job.op->p[1]) + base * blocks + (r * terms - base);
-    for (int64_t b = 0; b < blocks; ++b, x += BLOCK, out += count) {
-      quantize_block(x, out);
-      if (terms == 1) continue;
-      float rest[BLOCK];
-      for (int i = 0; i < BLOCK; ++i) rest[i] = x[i] - out->d * static_cast<float>(out->q[i]);
-      quantize_block(rest, out + 1);
-    }
-  }
+  if (job.op->flags & FINE)
+    quantize_rows<2>(job);
+  else
+    quantize_rows<1>(job);
 }
 
 void silu_mul(const Job& job) {

@@ -9,6 +9,7 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 8;
 constexpr int TILE = 4;
+constexpr int FINE_TILE = 2;
 constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 6;
 constexpr int QUERY_TILE = 4;
@@ -199,6 +200,16 @@ OP int sum_i32(I v) {
   __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   a = _mm_add_epi32(a, _mm_shuffle_epi32(a, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
+}
+
+// 255 high + low, the sums of the two planes of 16-bit activations.
+OP I join_planes(I high, I low) {
+  return _mm256_add_epi32(_mm256_sub_epi32(_mm256_slli_epi32(high, 8), high), low);
+}
+OP void store_i8(int8_t* p, F v) {
+  const I q = _mm256_cvtps_epi32(v);
+  const __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(w, w));
 }
 
 OP void quantize_block(const float* x, XBlock* out) {

@@ -8,6 +8,7 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 16;
 constexpr int TILE = 8;         // rows of a quantised tile
+constexpr int FINE_TILE = 8;    // the same with 16-bit activations: two byte planes a row
 constexpr int FLOAT_TILE = 8;   // rows of a float tile
 constexpr int FLOAT_GROUPS = 8; // groups taken together for a single row, to hide the latency of the one chain each has
 constexpr int QUERY_TILE = 8;   // query vectors x 2 registers of keys
@@ -126,9 +127,9 @@ template <int BITS, int J, int T>
 OP void step(const uint8_t* q, const I* high, const XBlock* x, I acc[T]) {
   I even, odd;
   quads<BITS, J>(q, high, even, odd);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < T; ++m) acc[m] = _mm512_dpbusd_epi32(acc[m], even, broadcast4(x[m].q + 8 * J));
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < T; ++m) acc[m] = _mm512_dpbusd_epi32(acc[m], odd, broadcast4(x[m].q + 8 * J + 4));
 }
 
@@ -143,7 +144,7 @@ template <int BITS, int SHIFT, int T, int P>
 OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
   I high[2];
   load_high<BITS>(q, high);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < T; ++m)
     acc[0][m] = SHIFT ? _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus), SHIFT) : _mm512_setzero_si512();
   step<BITS, 0, T>(q, high, x, acc[0]);
@@ -157,7 +158,7 @@ template <int BITS, int SHIFT, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   I high[2];
   load_high<BITS>(q, high);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < T; ++m) {
     low[0][m] = _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus_low), SHIFT);
     up[0][m] = _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus - x[m].minus_low), SHIFT);
@@ -166,6 +167,14 @@ OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   step<BITS, 1, T>(q, high, x, low[0]);
   step<BITS, 2, T>(q, high, x, up[0]);
   step<BITS, 3, T>(q, high, x, up[0]);
+}
+
+// 255 high + low, the sums of the two planes of 16-bit activations.
+OP I join_planes(I high, I low) {
+  return _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high, 8), high), low);
+}
+OP void store_i8(int8_t* p, F v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
 }
 
 OP void quantize_block(const float* x, XBlock* out) {

@@ -11,6 +11,7 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 8;
 constexpr int TILE = 4;
+constexpr int FINE_TILE = 2;
 constexpr int FLOAT_TILE = 4;
 constexpr int FLOAT_GROUPS = 2;
 constexpr int QUERY_TILE = 2;
@@ -156,6 +157,16 @@ template <int BITS, int SHIFT, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   dot_range<BITS, SHIFT, T, P>(q, x, 0, 16, low);
   dot_range<BITS, SHIFT, T, P>(q, x, 16, 32, up);
+}
+
+// 255 high + low, the sums of the two planes of 16-bit activations.
+OP I join_planes(I high, I low) {
+  I out;
+  for (int i = 0; i < LANES; ++i) out.v[i] = high.v[i] * PLANE + low.v[i];
+  return out;
+}
+OP void store_i8(int8_t* p, F v) {
+  for (int i = 0; i < LANES; ++i) p[i] = v.v[i] >= -128.0f && v.v[i] <= 127.0f ? static_cast<int8_t>(v.v[i]) : 0;  // 0: NaN
 }
 
 OP void quantize_block(const float* x, XBlock* out) {

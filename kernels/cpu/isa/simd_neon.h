@@ -9,6 +9,7 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 8;
 constexpr int TILE = 4;
+constexpr int FINE_TILE = 2;
 constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 4;
 constexpr int QUERY_TILE = 4;
@@ -186,6 +187,15 @@ OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   step<BITS, SHIFT, 1, T, P>(q, x, low);
   step<BITS, SHIFT, 2, T, P>(q, x, up);
   step<BITS, SHIFT, 3, T, P>(q, x, up);
+}
+
+// 255 high + low, the sums of the two planes of 16-bit activations.
+OP I join_planes(I high, I low) {
+  return {vmlaq_n_s32(low.a, high.a, PLANE), vmlaq_n_s32(low.b, high.b, PLANE)};
+}
+OP void store_i8(int8_t* p, F v) {
+  const int16x8_t w = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(v.a)), vqmovn_s32(vcvtnq_s32_f32(v.b)));
+  vst1_s8(p, vqmovn_s16(w));
 }
 
 OP void quantize_block(const float* x, XBlock* out) {

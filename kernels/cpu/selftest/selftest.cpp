@@ -78,15 +78,15 @@ void run(LlmrunPool* pool, const std::vector<LlmrunOp>& ops) {
 }
 
 Floats linear(LlmrunPool* pool, int type, int64_t rows, int64_t cols, int64_t out_rows, const Floats& x,
-              const std::vector<uint8_t>& matrix) {
+              const std::vector<uint8_t>& matrix, int bits) {
   std::vector<uint8_t> packed(static_cast<size_t>(llmrun_packed_bytes(type, out_rows, cols)));
-  std::vector<uint8_t> blocks(static_cast<size_t>(llmrun_quantized_bytes(rows, cols)));
+  std::vector<uint8_t> blocks(static_cast<size_t>(llmrun_quantized_bytes(rows, cols, bits)));
   Floats out(static_cast<size_t>(rows * out_rows));
   const bool quantized = type != LLMRUN_F32 && type != LLMRUN_F16 && type != LLMRUN_BF16;
   std::vector<LlmrunOp> ops = {Builder(LLMRUN_PACK, {out_rows, cols, type}, {matrix.data(), packed.data()}).op};
-  if (quantized) ops.push_back(Builder(LLMRUN_QUANTIZE, {rows, cols}, {x.data(), blocks.data()}).op);
+  if (quantized) ops.push_back(Builder(LLMRUN_QUANTIZE, {rows, cols}, {x.data(), blocks.data()}, 0.0f, bits == 16 ? 2 : 0).op);
   ops.push_back(Builder(LLMRUN_LINEAR, {rows, cols, 1, out_rows, type},
-                        {x.data(), quantized ? blocks.data() : nullptr, packed.data(), out.data(), nullptr}).op);
+                        {x.data(), quantized ? blocks.data() : nullptr, packed.data(), out.data(), nullptr}, 0.0f, bits == 16 ? 2 : 0).op);
   run(pool, ops);
   return out;
 }
@@ -154,8 +154,10 @@ int main() {
         const Floats x = random_floats(static_cast<size_t>(rows * 512));
         const std::vector<uint8_t> matrix = random_matrix(type, 52, 512);
         const std::string name = "linear type " + std::to_string(type) + " rows " + std::to_string(rows);
-        good &= compare(name.c_str(), build.c_str(), linear(pool, type, rows, 512, 52, x, matrix),
-                        linear(plain, type, rows, 512, 52, x, matrix), 3e-6);
+        for (int bits : {16, 8})
+          good &= compare((name + ", " + std::to_string(bits) + " bits").c_str(), build.c_str(),
+                          linear(pool, type, rows, 512, 52, x, matrix, bits),
+                          linear(plain, type, rows, 512, 52, x, matrix, bits), 3e-6);
       }
     for (int type : {LLMRUN_F32, LLMRUN_F16, LLMRUN_BF16})
       for (int64_t width : {64, 20}) {
