@@ -12,10 +12,9 @@ N out-features, V vocab, P pages.
 Numeric contract. Activations are f32 between ops. `exact` mode: the value of a row never depends on R, on its place in
 the batch, on the thread count, or on whether it is run in a prefill chunk or as one decode row: every output element is
 accumulated in one fixed order. Native products with quantised weights quantise the activations of each row in blocks of
-32 and accumulate int32 inside a block, f32 across blocks: to 16 bits in `exact` mode (scale = max|x|/32512, f32), to 8
-bits in `fast` mode (max|x|/127; also independent of batch mates, but further from the exact forward). Reference products
-are f32 throughout.
-Softmax, norms and rotary angles are f32.
+32 and accumulate int32 inside a block, f32 across blocks: to 16 bits in `exact` mode (scale = max|x|/32512, f32), to
+8 bits in `fast` mode (max|x|/127; logits still 16), which also is independent of batch mates but further from the exact
+forward. Reference products are f32 throughout. Softmax, norms and rotary angles are f32.
 """
 
 from __future__ import annotations
