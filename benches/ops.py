@@ -1,8 +1,8 @@
 """Speed of single native operations, as JSON lines.
 
-`python benches/ops.py [--threads 2] [--isa avx512] [--only decode]`: a line for each operation and shape: its time, GB/s
-for what is bound by memory (and the share of the copy bandwidth measured in the same run), GOP/s for what computes
-(and the share of the fastest product of the run).
+`python benches/ops.py [--threads 2] [--isa avx512] [--only decode]`: a line for each operation and shape with its time,
+GB/s for what is bound by memory (and the share of the copy bandwidth measured in the same run), GOP/s for what
+computes (and the share of the fastest product of the run).
 """
 
 from __future__ import annotations
