@@ -7,7 +7,7 @@ tensor is an error that lists all missing ones, an unused one is a notice.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,15 +16,16 @@ from torch import Tensor
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.events import Notice
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.formats.quant import require_kernel
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
 from strata_engine.models.names import NOT_NEEDED, Wanted, stored_name
 from strata_kernels.ops import Ops, Weight
+from strata_kernels.registry import weight_types
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 VECTOR_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-MATRIX_TYPES = (*VECTOR_TYPES, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
     kind = find_model(source)
     config = kind.configure(source)
     wanted = kind.wanted(config, source)
-    metas = _match(source, wanted)
+    metas = _match(source, wanted, ops.name)
     total = sum(metas[w.name].nbytes for w in wanted)
     store, done = _Store(), 0
     for want in wanted:
@@ -70,7 +71,7 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
     )
 
 
-def _match(source: WeightSource, wanted: list[Wanted]) -> dict[str, TensorMeta]:
+def _match(source: WeightSource, wanted: list[Wanted], kernels: str) -> dict[str, TensorMeta]:
     """Our name -> stored tensor, after checking everything that can be checked without reading."""
     tensors = source.tensors()
     missing = [name for w in wanted if (name := stored_name(w.name, source.kind)) not in tensors]
@@ -80,20 +81,22 @@ def _match(source: WeightSource, wanted: list[Wanted]) -> dict[str, TensorMeta]:
         details = {"missing": missing, "file": str(where)}
         raise CorruptFile(f"{where}: {len(missing)} tensors are missing: {shown}", details=details)
     metas = {w.name: tensors[stored_name(w.name, source.kind)] for w in wanted}
+    types = weight_types(kernels)
     for want in wanted:
-        _check(want, metas[want.name])
+        _check(want, metas[want.name], kernels, types)
     return metas
 
 
-def _check(want: Wanted, meta: TensorMeta) -> None:
+def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str]) -> None:
     if meta.shape != want.shape:
         details = {"tensor": meta.name, "shape": list(meta.shape), "expected": list(want.shape), "file": str(meta.path)}
         text = f"{meta.path}: tensor {meta.name} has shape {list(meta.shape)}, expected {list(want.shape)}"
         raise CorruptFile(text, details=details)
-    supported = VECTOR_TYPES if want.use == "vector" else MATRIX_TYPES
-    if meta.type not in supported:
+    if want.use != "vector":
+        require_kernel(meta, kernels, types)
+    elif meta.type not in VECTOR_TYPES:
         text = f"{meta.path}: tensor {meta.name} is stored as {meta.type}, which is not supported here"
-        raise UsageError(text, hint=f"supported: {', '.join(supported)}", details={"tensor": meta.name})
+        raise UsageError(text, hint=f"supported: {', '.join(VECTOR_TYPES)}", details={"tensor": meta.name})
 
 
 def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: _Store) -> None:
