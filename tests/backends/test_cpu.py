@@ -56,8 +56,11 @@ def test_unknown_wishes_are_refused(profile):
         CpuBackend().ops(profile)
 
 
-def test_fast_mode_is_answered_with_exact_and_said():
-    assert _choices(Profile(mode="fast", threads=1))["mode"][0] == "exact"
+@pytest.mark.parametrize(("kernels", "mode", "taken"), [
+    ("native", "exact", "exact"), ("native", "fast", "fast"), ("reference", "fast", "exact"),
+])  # fmt: skip
+def test_the_mode_that_runs_is_recorded(kernels, mode, taken):
+    assert _choices(Profile(kernels=kernels, mode=mode, threads=1))["mode"][0] == taken
 
 
 def test_the_device_has_cores_memory_and_features():
