@@ -173,7 +173,7 @@ class Engine:
             self._guarded(active, active.start)
         pieces = [p for p in work.pieces if p.sequence.id in self._active]
         ran_s = self._compute(pieces)
-        self._meters.count(work.pieces, ran_s, time.perf_counter() - begun)
+        self._meters.count_host(time.perf_counter() - begun - ran_s)
 
     def _compute(self, pieces: list[Piece]) -> float:
         """Run the rows and let each sequence go on; seconds spent in the model. A failing batch is run one by one."""
@@ -189,6 +189,7 @@ class Engine:
             return ran_s
         with self._wake:
             self._scheduler.done(pieces)
+            self._meters.count(pieces, ran_s)
         for piece, row in zip([p for p in pieces if p.last], logits, strict=True):
             self._advance(self._active[piece.sequence.id], row)
         return ran_s

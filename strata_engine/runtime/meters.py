@@ -19,20 +19,27 @@ class Meters:
     prompt_s: float = 0.0
     decode_s: float = 0.0
     host_s: float = 0.0
+    _prompt_share: float = 0.0
 
-    def count(self, pieces: Sequence[Piece], ran_s: float, step_s: float) -> None:
-        """One step: `ran_s` in the model, `step_s` altogether."""
-        prompt = sum(p.count for p in pieces if p.count > 1 or p.sequence.generated <= 1)
+    def count(self, pieces: Sequence[Piece], ran_s: float) -> None:
+        """Rows that have run, before their tokens are told: who sees the end of an answer finds it counted."""
+        prompt = sum(p.count for p in pieces if p.count > 1 or p.sequence.generated == 0)
         rows = sum(p.count for p in pieces)
-        if not rows:
-            return
         self.steps += 1
         self.prompt_tokens += prompt
         self.generated_tokens += sum(p.last for p in pieces)
         self.decode_rows += rows - prompt
-        self.prompt_s += step_s * prompt / rows
-        self.decode_s += step_s * (rows - prompt) / rows
-        self.host_s += step_s - ran_s
+        self._prompt_share = prompt / rows
+        self._spend(ran_s)
+
+    def count_host(self, host_s: float) -> None:
+        """The rest of the step: scheduling, sampling, events. Spent on what the rows were for."""
+        self.host_s += host_s
+        self._spend(host_s)
+
+    def _spend(self, spent_s: float) -> None:
+        self.prompt_s += spent_s * self._prompt_share
+        self.decode_s += spent_s * (1 - self._prompt_share)
 
     def speed(self) -> dict[str, float]:
         """Rates as plain numbers; 0 where nothing ran."""
