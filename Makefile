@@ -9,22 +9,25 @@ SOURCES := $(shell find kernels/cpu -type f 2>/dev/null)
 
 .PHONY: demo test test-all install dev lint clean
 
+# Temperature 0: a model this small can drift into endless repetition when words are drawn at random.
 demo: install
-	$(BIN)/llmrun run --stats "What is the capital of France?"
+	$(BIN)/llmrun run --stats --temp 0 "What is the capital of France?"
 
 install: $(STAMP)
 dev: $(DEV)
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py CMakeLists.txt $(SOURCES) | $(VENV)/bin/python
-	$(PIP) install -q --disable-pip-version-check -c constraints.txt -e .
-	touch $@
+	@echo "Installing into $(VENV): torch is large, so the first time takes minutes"
+	@$(PIP) install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
 
 $(DEV): pyproject.toml constraints.txt hatch_build.py CMakeLists.txt $(SOURCES) | $(VENV)/bin/python
-	LLMRUN_REQUIRE_KERNELS=1 $(PIP) install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(STAMP) $@
+	@echo "Installing into $(VENV) with the tools for developers"
+	@LLMRUN_REQUIRE_KERNELS=1 $(PIP) install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP) $@
 
 test: dev
 	$(BIN)/python -m pytest
