@@ -15,6 +15,7 @@ from strata_cli.completion_scripts import FILES, SCRIPTS
 from strata_cli.config_file import write
 from strata_engine.env import Env
 from strata_engine.errors import UsageError
+from strata_engine.paths import expand
 
 _BEGIN, _END = "# >>> llmrun completion >>>", "# <<< llmrun completion <<<"
 _BLOCK = re.compile(rf"\n?{re.escape(_BEGIN)}\n.*?{re.escape(_END)}\n", re.DOTALL)
@@ -43,10 +44,9 @@ def login_shell(env: Env) -> str:
 
 def places(shell: str, env: Env, data: Path, platform: str) -> Places:
     """Where the script and the line that loads it belong. Raises UsageError without a home directory."""
-    try:
-        home = Path(env.get("HOME") or Path.home())
-    except RuntimeError as error:
-        raise UsageError("no home directory to install into", "llmrun completion SHELL prints the script") from error
+    home = expand(env.get("HOME") or "~")
+    if not home.is_absolute():
+        raise UsageError("no home directory to install into", "llmrun completion SHELL prints the script")
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     script = data / "completion" / FILES[shell]
     if shell == "fish":

@@ -14,7 +14,6 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -24,6 +23,7 @@ from strata_cli.keys import KEYS
 from strata_cli.settings import Settings
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.errors import NotFound, UsageError
+from strata_engine.paths import expand
 
 _LOAD, _SAMPLING = "Loading", "Sampling"
 _TEMPLATE_MOST_BYTES = 1 << 20
@@ -146,7 +146,7 @@ def to_sampling(app: App, sampling: SamplingFlags, model: SamplingParams | None 
 
 
 def _template_text(name: str) -> str:
-    path = Path(name).expanduser()
+    path = expand(name)
     if not path.is_file():
         raise NotFound(f"--chat-template: no such file: {name}", "the path of a jinja chat template")
     if path.stat().st_size > _TEMPLATE_MOST_BYTES:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata_engine.env import Env
+from strata_engine.paths import expand
 
 if TYPE_CHECKING:
     from strata_engine.registry.hubs.base import HubSettings
@@ -17,7 +18,7 @@ def hub_settings(env: Env, mirror: str = "") -> HubSettings:
     from strata_engine.registry.hubs.base import HubSettings
 
     home = _hf_home(env)
-    cache = Path(env.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    cache = expand(env.get("HF_HUB_CACHE") or home / "hub")
     found = HubSettings(hf_token=_token(env, home), hf_cache=cache, modelscope_token=env.get("MODELSCOPE_API_TOKEN"),
                         ca_file=env.get("REQUESTS_CA_BUNDLE"))  # fmt: skip
     endpoints = {"hf_endpoint": mirror or env.get("HF_ENDPOINT"), "modelscope_endpoint": env.get("MODELSCOPE_ENDPOINT")}
@@ -27,9 +28,9 @@ def hub_settings(env: Env, mirror: str = "") -> HubSettings:
 def _hf_home(env: Env) -> Path:
     given = env.get("HF_HOME")
     if given:
-        return Path(given).expanduser()
+        return expand(given)
     cache = env.get("XDG_CACHE_HOME")
-    base = Path(cache).expanduser() if cache else Path(env.get("HOME") or "~").expanduser() / ".cache"
+    base = expand(cache) if cache else expand(env.get("HOME") or "~") / ".cache"
     return base / "huggingface"
 
 
@@ -37,7 +38,7 @@ def _token(env: Env, home: Path) -> str:
     if env.get("HF_TOKEN"):
         return env.get("HF_TOKEN").strip()
     try:
-        text = Path(env.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text(encoding="utf-8")
+        text = expand(env.get("HF_TOKEN_PATH") or home / "token").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
     return text.strip()

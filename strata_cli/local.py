@@ -91,11 +91,15 @@ def server_names(app: App, place: PlaceFlags) -> list[str]:
 
 
 def import_engine() -> None:
-    """Import what loads and runs models; once, then free."""
+    """Import what loads and runs models; once, then free. Raises UsageError in a directory that was removed."""
     import gc
 
     if _ENGINE in sys.modules:
         return
+    try:
+        os.getcwd()  # torch's own libraries end the process when there is none
+    except FileNotFoundError as error:
+        raise UsageError("the current directory no longer exists", "cd to one that does") from error
     gc.disable()  # a third of a million new objects would be walked again and again
     try:
         importlib.import_module(_ENGINE)

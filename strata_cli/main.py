@@ -140,6 +140,8 @@ def _from_system(error: Exception) -> LlmrunError | None:
         return OutOfMemory(f"no space left on device: {error.filename or ''}".rstrip(": "), "free some disk space")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return LlmrunError(f"{error.strerror}: {error.filename or ''}".rstrip(": "), "check the permissions")
+    if error.filename is not None and error.strerror:  # a file where a directory should be, a name too long, ...
+        return LlmrunError(f"{error.strerror}: {error.filename}", "check this path, and LLMRUN_HOME if it is set")
     return None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata_cli.app import App
 from strata_engine.errors import NotFound, UsageError
+from strata_engine.paths import expand
 
 if TYPE_CHECKING:
     from strata_engine.registry.files import ModelFiles
@@ -50,7 +51,7 @@ def load_text(app: App, model: str, template_text: str | None = None) -> LoadedT
 
 def read_text(name: str) -> str:
     """A UTF-8 file's text. Raises NotFound, UsageError."""
-    path = Path(name).expanduser()
+    path = expand(name)
     if not path.is_file():
         raise NotFound(f"no such file: {name}")
     return _decoded(path.read_bytes(), name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from strata_engine.errors import NotFound, RequestRefused, UsageError
+from strata_engine.paths import expand
 
 _WAIT_S = 1.0
 _LANGUAGES = {".py": "python", ".js": "javascript", ".ts": "typescript", ".sh": "sh", ".c": "c", ".h": "c",
@@ -108,7 +109,7 @@ def fenced_file(name: str) -> str:
 
 def read_text(name: str) -> str:
     """A UTF-8 file. Raises NotFound, UsageError (not text, a directory), RequestRefused (an image)."""
-    path = Path(name).expanduser()
+    path = expand(name)
     if path.suffix.lower() in IMAGES:
         raise refuse_images([name])
     try:
@@ -124,7 +125,7 @@ def read_text(name: str) -> str:
 
 def path_of(text: str) -> Path:
     """A path as typed, with ~ expanded."""
-    return Path(text).expanduser()
+    return expand(text)
 
 
 def refuse_images(names: Sequence[str]) -> RequestRefused:
@@ -142,8 +143,8 @@ def join_prompt(piped: str, files: Sequence[str], words: str | None) -> str:
 
 def _exists(word: str) -> bool:
     try:
-        return Path(word).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # too long for a file name, no such user, NUL
+        return expand(word).exists()
+    except (OSError, ValueError):  # too long for a file name, NUL
         return False
 
 

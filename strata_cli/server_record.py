@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from strata_cli.address import Address
+from strata_engine.registry.atomic import write_bytes
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,8 @@ class ServerRecord:
 
 
 def write_record(path: Path, record: ServerRecord) -> None:
-    """Replace the file in one step; readable by its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{record.pid}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(record), file)
-    part.replace(path)
+    """Replace the file in one step; readable by its owner only. Raises OSError, and leaves nothing half-written."""
+    write_bytes(path, json.dumps(asdict(record)).encode(), 0o600)
 
 
 def read_record(path: Path) -> ServerRecord | None:

@@ -21,7 +21,7 @@ from strata_cli.keys import AUTO, KEYS, SAMPLING_KEYS
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.env import Env
 from strata_engine.errors import NotFound, UsageError
-from strata_engine.paths import Paths
+from strata_engine.paths import Paths, expand
 
 BUILT_IN, MODEL, FLAG = "built-in", "model", "flag"
 _PARAMS = {"repeat_last_n": "penalty_last_n"}  # our name -> SamplingParams field, where they differ
@@ -119,7 +119,7 @@ def load_settings(flags: GlobalFlags, env: Env, paths: Paths) -> Settings:
 def config_path(flags: GlobalFlags, env: Env, paths: Paths) -> Path:
     """--config, else LLMRUN_CONFIG, else the user's config.toml (which need not exist)."""
     named = flags.config or env.get("LLMRUN_CONFIG")
-    return Path(named).expanduser().absolute() if named else paths.config / "config.toml"
+    return expand(named).absolute() if named else paths.config / "config.toml"
 
 
 def read_config(file: Path, must_exist: bool = False) -> dict[str, Value]:
@@ -197,7 +197,7 @@ def _catalog_files(flags: GlobalFlags, env: Env, paths: Paths) -> list[Path]:
     named += [("LLMRUN_MODELS", text) for text in env.get("LLMRUN_MODELS").split(os.pathsep) if text]
     files: list[Path] = []
     for origin, text in named:
-        file = Path(text).expanduser().absolute()
+        file = expand(text).absolute()
         if not file.is_file():
             raise NotFound(f"{origin}: no such file: {text}")
         files.append(file)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_engine.paths import Paths
+from strata_engine.paths import Paths, expand
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOME", "home directory"),
     Variable("ZDOTDIR", "directory of .zshrc, for completion --install"),
     Variable("SHELL", "login shell, for completion --install without a shell name"),
-    Variable("REQUESTS_CA_BUNDLE", "extra certificate authorities, PEM"),
     Variable("SSL_CERT_FILE", "extra certificate authorities, PEM"),
     Variable("HTTP_PROXY", "proxy, shown by doctor (also in lower case)"),
     Variable("HTTPS_PROXY", "proxy, shown by doctor (also in lower case)"),
@@ -113,13 +112,13 @@ class Env:
         """By LLMRUN_HOME, then XDG or the platform's places; a temporary directory when there is no home at all."""
         moved = self.get("LLMRUN_HOME")
         if moved:
-            base = Path(moved).expanduser().absolute()
+            base = expand(moved).absolute()
             found = (base / "config", base / "data", base / "state", base / "cache")
         else:
             found = self._platform_dirs()
         config, data, state, cache = found
-        cache = Path(self.get("LLMRUN_CACHE") or cache).expanduser().absolute()
-        models = Path(self.get("LLMRUN_MODELS_DIR") or data / "models").expanduser().absolute()
+        cache = expand(self.get("LLMRUN_CACHE") or cache).absolute()
+        models = expand(self.get("LLMRUN_MODELS_DIR") or data / "models").absolute()
         return Paths(config, data, models, state, cache)
 
     def _platform_dirs(self) -> tuple[Path, Path, Path, Path]:
@@ -137,5 +136,5 @@ class Env:
 
     @staticmethod
     def _home_from_system() -> Path | None:
-        home = Path("~").expanduser()
+        home = expand("~")
         return home if home.is_absolute() and home.is_dir() and os.access(home, os.W_OK) else None

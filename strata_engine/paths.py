@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def expand(text: str | Path) -> Path:
+    """A path with ~ and ~user replaced; as the shell does, one whose user or home is unknown stays as it is."""
+    return Path(os.path.expanduser(text))  # Path.expanduser raises instead
 
 
 @dataclass(frozen=True)

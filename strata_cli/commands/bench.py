@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from strata_engine.bench import plan as plans
 from strata_engine.bench.report import FORMATS
 from strata_engine.config import EngineConfig
 from strata_engine.errors import UsageError
+from strata_engine.paths import expand
 
 
 class BenchGroup(TyperGroup):
@@ -73,7 +73,7 @@ def speed(
     )
     configs = _configs(app, threads, batch, kv_type, kernels, mmap)
     form = _form(app, form)
-    target = Path(file).expanduser() if file and file != "-" else None
+    target = expand(file) if file and file != "-" else None
     if target is not None:
         check_writable(target)
     text = _run(app, model or local.default_reference(app), configs, wanted, repetitions, form)

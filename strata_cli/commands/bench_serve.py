@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from strata_cli.app import App
 from strata_cli.once import check_writable, write_whole
 from strata_cli.output import Output
 from strata_engine.errors import CheckFailed, ServerError, UsageError
+from strata_engine.paths import expand
 
 _METRICS = ("ttft", "tpot", "itl", "e2el")
 _NAMES = {"ttft": "first token", "tpot": "per token", "itl": "between chunks", "e2el": "whole request"}
@@ -51,7 +51,7 @@ def serve(
     limits = _limits(goodput or [])
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise UsageError(f"--rate {rate}: not a positive number", "leave it out to send all at once")
-    target = Path(file).expanduser() if file else None
+    target = expand(file) if file else None
     if target is not None:
         check_writable(target)
     from strata_engine.bench import load

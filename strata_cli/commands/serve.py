@@ -18,6 +18,7 @@ from strata_cli.flags import LoadFlags, to_engine_config, with_flags
 from strata_cli.serveflags import AccessFlags, PlaceToServe, RequestFlags, address_of, options_of
 from strata_cli.server_record import ServerRecord, remove_record, write_record
 from strata_engine.errors import UsageError
+from strata_engine.paths import expand
 
 if TYPE_CHECKING:
     import socket
@@ -97,7 +98,7 @@ def served_models(named: dict[str, list[str]], called: dict[str, str], config: E
     for model, aliases in named.items():
         own = called[model]
         unique = list(called.values()).count(own) == 1
-        short = [own] if unique and ("/" in model or "\\" in model) and Path(model).expanduser().exists() else []
+        short = [own] if unique and ("/" in model or "\\" in model) and expand(model).exists() else []
         served.append(Served(model, tuple(dict.fromkeys((*aliases, *short, model))), config))
     return served
 
@@ -132,6 +133,14 @@ def _load_all(app: App, service: Service, names: Names, served: Sequence[Served]
             app.output.warn(notice.message)
 
 
+def _leave_record(app: App, record: ServerRecord) -> None:
+    try:
+        write_record(app.paths.server_file, record)
+    except OSError as error:  # a read-only or full home is no reason not to serve
+        app.output.warn(f"{app.paths.server_file} cannot be written ({error.strerror}): ps, stop and chat find this "
+                        "server by LLMRUN_HOST only")  # fmt: skip
+
+
 def run_server(
     app: App, state: ServerState, listener: socket.socket, record: ServerRecord, tls: tuple[str, str] | None
 ) -> int:
@@ -142,7 +151,7 @@ def run_server(
     url = f"unix:{record.unix}" if record.unix else record.address.url
 
     def ready() -> None:
-        write_record(app.paths.server_file, record)
+        _leave_record(app, record)
         shown = [one.shown for one, _ in state.names.all()]
         if app.output.json_mode:
             app.output.data("llmrun.serve.v1", {"url": url, "pid": record.pid, "models": shown})

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from strata_engine.paths import expand
+
 BLOCK = '"""'
 PROMPT, MORE = ">>> ", "... "
 _IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tiff")
@@ -63,9 +65,9 @@ def _as_path(word: str) -> Path | None:
     if word.startswith("file:"):
         word = unquote(urlsplit(word).path)
     try:
-        path = Path(word).expanduser()
+        path = expand(word)
         return path if path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long, no such user, NUL
+    except (OSError, ValueError):  # too long, NUL
         return None
 
 

@@ -13,6 +13,7 @@ from strata_cli.repl.chat import Chat
 from strata_cli.repl.parameters import read_parameter
 from strata_cli.repl.sessions import to_json, to_markdown
 from strata_engine.errors import NotFound, UsageError
+from strata_engine.paths import expand
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _export(chat: Chat, rest: str) -> None:
 
     if not rest:
         raise UsageError("/export needs a file name", "/export chat.md or /export chat.json")
-    path = Path(rest).expanduser()
+    path = expand(rest)
     is_json = path.suffix.lower() == ".json"
     text = json.dumps(to_json(chat.talk), ensure_ascii=False, indent=1) + "\n" if is_json else to_markdown(chat.talk)
     try:

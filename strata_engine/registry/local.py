@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from strata_engine.errors import CorruptFile, NotFound, UsageError
+from strata_engine.paths import expand
 from strata_engine.registry.files import LocalFile, ModelFiles
 from strata_engine.registry.roles import odd_shard, ordered, role_of, shard_of
 
@@ -18,7 +19,7 @@ _INDEX = "model.safetensors.index.json"
 
 def local_model(path_text: str, name: str = "") -> ModelFiles:
     """The model at a path. Raises NotFound, UsageError for what is no model, CorruptFile for missing shards."""
-    path = Path(path_text).expanduser().absolute()
+    path = expand(path_text).absolute()
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:

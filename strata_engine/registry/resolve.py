@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_engine.errors import NotFound, UsageError
+from strata_engine.paths import expand
 from strata_engine.registry.catalog import Catalog, near_names
 from strata_engine.registry.entries import Entry, Source, Variant
 from strata_engine.registry.files import LocalFile, ModelFiles
@@ -101,7 +102,7 @@ class _Resolver:
         found = self._downloaded(reference)
         if found is not None:
             return found
-        if reference.bare and Path(reference.text.strip()).expanduser().exists():
+        if reference.bare and expand(reference.text.strip()).exists():
             return local_model(reference.text.strip())
         return Missing(reference)
 
@@ -137,7 +138,7 @@ class _Resolver:
         found = self._downloaded(reference)
         if found is not None:
             return found
-        if Path(reference.text.strip()).expanduser().exists():
+        if expand(reference.text.strip()).exists():
             return local_model(reference.text.strip())
         raise self._unknown(reference)
 
@@ -249,5 +250,5 @@ def _shadow_note(reference: Reference, what: str) -> tuple[str, ...]:
 
 
 def _local_path(entry: Entry, source: Source) -> str:
-    path = Path(source.path).expanduser()
+    path = expand(source.path)
     return str(path if path.is_absolute() else entry.origin.parent / path)

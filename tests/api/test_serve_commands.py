@@ -140,6 +140,27 @@ def test_a_file_is_known_by_its_stem(tmp_path):
     assert one.names == ("some", str(file))
 
 
+def test_a_home_that_cannot_be_written_is_no_reason_not_to_serve(tmp_path):
+    home = tmp_path / "home"
+    home.touch()
+    with server_process(home, ["-m", "tests.support.fake_serve", "1"]) as (process, url):
+        assert httpx.get(f"{url}/health", trust_env=False).json() == {"status": "ok"}
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert f"warning: {home}/state/server.json cannot be written (Not a directory)" in err
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_record(tmp_path / "state" / "server.json", ServerRecord(1, "127.0.0.1", 1))
+    assert list((tmp_path / "state").iterdir()) == []
+
+
 @pytest.mark.slow
 def test_tls_and_prefix(home, tmp_path):
     key, certificate = _self_signed(tmp_path)

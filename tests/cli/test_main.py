@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.support.gguf_bytes import LLAMA, gguf, tensor
 from tests.support.program import environment, run
 
 
@@ -139,8 +140,15 @@ def test_an_unwritable_home_is_an_error_without_a_traceback(tmp_path):
     file = tmp_path / "file"
     file.touch()
     done = run(["config", "set", "ctx", "4096"], environment(tmp_path, LLMRUN_HOME=str(file)))
-    assert done.code != 0
-    assert done.err.startswith("error: ") and "Traceback" not in done.err
+    assert done.code == 1
+    assert done.err.startswith(f"error: Not a directory: {file}")
+
+
+def test_a_removed_directory_is_said_before_the_engine_starts(env, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(gguf([LLAMA], [tensor("t", [32])], b"\0" * 128))
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; llmrun run {tmp_path}/m.gguf hi", env, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the current directory no longer exists")
 
 
 def test_debug_shows_the_traceback(env):

@@ -48,6 +48,12 @@ def test_the_environment_is_read_in_one_engine_file():
     assert found == []
 
 
+def test_homes_are_looked_up_without_failing():
+    # Path.expanduser and Path.home raise for an account without a home; strata_engine.paths.expand does not.
+    pattern = re.compile(r"\)\.expanduser\(|Path\.home\(")
+    assert [name for name, text in sources() if pattern.search(text)] == []
+
+
 def catch_alls(tree: ast.AST) -> int:
     """Handlers of Exception or wider that do not raise it again."""
     count = 0
