@@ -54,6 +54,7 @@ class LoadFlags:
     batch: Annotated[int | None, _key("batch", "--batch", "-b")] = None
     kv_type: Annotated[str | None, _key("kv_type")] = None
     kernels: Annotated[str | None, _key("kernels")] = None
+    mode: Annotated[str | None, _key("mode")] = None
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help=_help("mmap"))] = None
     chat_template: Annotated[
         str | None, typer.Option("--chat-template", metavar="FILE", help="Chat template in place of the model's own")

@@ -114,6 +114,8 @@ LOAD_KEYS: tuple[Key, ...] = (
         choices=("f16", "bf16", "f32")),
     Key("kernels", "text", "operations: auto, native, or the plain reference", "auto", "LLMRUN_KERNELS",
         choices=("auto", "native", "reference")),
+    Key("mode", "text", "arithmetic: exact, or fast (8-bit activations: quicker prompts, less close to the model)",
+        "exact", "LLMRUN_MODE", choices=("exact", "fast")),
     Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
     Key("device", "text", "device: auto or cpu", AUTO, "LLMRUN_DEVICE"),
 )  # fmt: skip

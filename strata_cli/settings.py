@@ -77,6 +77,7 @@ class Settings:
             context_tokens=None if context == AUTO else context,
             kv_type=self.get("kv_type"),
             kernels=self.get("kernels"),
+            mode=self.get("mode"),
             threads=self.get("threads"),
             max_sequences=self.get("parallel"),
             batch_rows=self.get("batch"),

@@ -33,6 +33,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_BATCH", "most tokens in one prompt step"),
     Variable("LLMRUN_KV_TYPE", "type of the stored keys and values: f16, bf16 or f32"),
     Variable("LLMRUN_KERNELS", "operations: auto, native or reference"),
+    Variable("LLMRUN_MODE", "arithmetic: exact or fast"),
     Variable("LLMRUN_MMAP", "0 = read model files in place of mapping them"),
     Variable("LLMRUN_OFFLINE", "1 = never use the network"),
     Variable("LLMRUN_DEBUG", "1 = tracebacks and debug log"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,7 @@ def speed(
     ] = None,
     kv_type: Annotated[str | None, typer.Option("--kv-type", metavar="TYPE,..", help="f16, bf16, f32")] = None,
     kernels: Annotated[str | None, typer.Option("--kernels", metavar="NAME,..", help="auto, native, reference")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", metavar="NAME,..", help="exact, fast")] = None,
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help="Map model files, or read them")] = None,
     form: Annotated[str | None, typer.Option("-o", metavar="|".join(FORMATS), help="Form of the result")] = None,
     file: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the result there")] = None,
@@ -71,7 +73,7 @@ def speed(
     wanted = plans.combine(
         plans.numbers(prompt, "-p"), plans.numbers(generate, "-n"), plans.pairs(both or []), plans.numbers(depth, "-d")
     )
-    configs = _configs(app, threads, batch, kv_type, kernels, mmap)
+    configs = _configs(app, Varied(threads, batch, kv_type, kernels, mode), mmap)
     form = _form(app, form)
     target = expand(file) if file and file != "-" else None
     if target is not None:
@@ -92,18 +94,31 @@ def _form(app: App, form: str | None) -> str:
     return form
 
 
-def _configs(
-    app: App, threads: str | None, batch: str | None, kv_type: str | None, kernels: str | None, mmap: bool | None
-) -> list[EngineConfig]:
+@dataclass(frozen=True)
+class Varied:
+    """Load flags that bench takes as lists, as typed."""
+
+    threads: str | None
+    batch: str | None
+    kv_type: str | None
+    kernels: str | None
+    mode: str | None
+
+
+def _configs(app: App, varied: Varied, mmap: bool | None) -> list[EngineConfig]:
+    def names(text: str | None) -> list[str | None]:
+        return list(dict.fromkeys(text.split(","))) if text else [None]
+
     choices: list[list[Any]] = [
-        list(plans.numbers(threads, "--threads")) if threads else [None],
-        list(plans.numbers(batch, "--batch")) if batch else [None],
-        list(dict.fromkeys(kv_type.split(","))) if kv_type else [None],
-        list(dict.fromkeys(kernels.split(","))) if kernels else [None],
+        list(plans.numbers(varied.threads, "--threads")) if varied.threads else [None],
+        list(plans.numbers(varied.batch, "--batch")) if varied.batch else [None],
+        names(varied.kv_type),
+        names(varied.kernels),
+        names(varied.mode),
     ]
     return [
-        to_engine_config(app, LoadFlags(threads=t, batch=b, kv_type=kv, kernels=k, mmap=mmap))
-        for t, b, kv, k in itertools.product(*choices)
+        to_engine_config(app, LoadFlags(threads=t, batch=b, kv_type=kv, kernels=k, mode=m, mmap=mmap))
+        for t, b, kv, k, m in itertools.product(*choices)
     ]
 
 

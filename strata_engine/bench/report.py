@@ -24,6 +24,7 @@ class Setting:
     batch: int
     kv_type: str
     kernels: str
+    mode: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _csv(result: Result) -> str:
 
 
 def _md(result: Result) -> str:
-    varying = [n for n in ("batch", "kv_type", "kernels") if len({row.data()[n] for row in result.rows}) > 1]
+    varying = [n for n in ("batch", "kv_type", "kernels", "mode") if len({row.data()[n] for row in result.rows}) > 1]
     heads = ["model", "size", "params", "backend", "threads", *varying, "test", "t/s", "memory bandwidth"]
     right = {"size", "params", "threads", "batch", "test", "t/s", "memory bandwidth"}
     cells = [_md_cells(result, row.test, row.data(), varying) for row in result.rows]

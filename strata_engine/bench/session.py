@@ -63,7 +63,7 @@ class Session:
 
     def _measure(self, parts: Opened, config: EngineConfig) -> Iterator[Row]:
         threads = config.threads or parts.device.cores
-        setting = Setting(threads, config.batch_rows, config.kv_type, config.kernels)
+        setting = Setting(threads, config.batch_rows, config.kv_type, config.kernels, config.mode)
         measurer = Measurer(parts.executor, parts.memory, parts.loaded.model.config.vocab_size)
         for test in self.plan.tests:
             self._said(f"{test.label}, {threads} threads, {self.plan.repetitions} repetitions")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strata_engine.bench.plan import SpeedTest
 from strata_engine.bench.report import Result, Row, Setting, render, rounded
 
-SETTING = Setting(threads=2, batch=512, kv_type="f16", kernels="auto")
+SETTING = Setting(threads=2, batch=512, kv_type="f16", kernels="auto", mode="exact")
 MODEL = {"name": "m", "architecture": "llama", "quant": "Q4_1", "size_bytes": 98_362_432, "parameters": 134_515_008,
          "backend": "CPU", "sha256": "b1"}  # fmt: skip
 
@@ -23,7 +23,7 @@ def result(*samples: float) -> Result:
     rows = (
         Row(SpeedTest(512, 0), SETTING, samples),
         Row(SpeedTest(0, 128, 4096), SETTING, samples, bytes_per_token=98_000_000, bandwidth_gb_s=20.0),
-        Row(SpeedTest(8, 4), Setting(1, 512, "f16", "auto"), samples),
+        Row(SpeedTest(8, 4), Setting(1, 512, "f16", "auto", "exact"), samples),
     )
     return Result(rows, MODEL, {"cpu": "x"}, {"torch": "2"}, "abc", "2026-12-01T00:00:00Z")
 
