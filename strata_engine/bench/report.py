@@ -40,15 +40,16 @@ class Row:
     def data(self) -> dict[str, Any]:
         """Flat JSON data, rounded once for every form."""
         median = statistics.median(self.samples)
+        shown = rounded(median)
         found: dict[str, Any] = {
             "test": self.test.key,
             "n_prompt": self.test.prompt_tokens,
             "n_gen": self.test.generate_tokens,
             "n_depth": self.test.depth_tokens,
             **asdict(self.setting),
-            "median_tps": rounded(median),
-            "mad_tps": rounded(statistics.median(abs(s - median) for s in self.samples), median),
-            "samples": [rounded(s, median) for s in self.samples],
+            "median_tps": shown,
+            "mad_tps": rounded(statistics.median(abs(s - median) for s in self.samples), shown),
+            "samples": [rounded(s, shown) for s in self.samples],
             "bytes_per_token": self.bytes_per_token,
             "bandwidth_share": None,
         }
