@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import torch
-
     from strata_kernels.ops import Ops
 
 
@@ -67,7 +65,7 @@ class Backend(Protocol):
     name: str
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> str: ...
 
     def info(self) -> DeviceInfo: ...
 

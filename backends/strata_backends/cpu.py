@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 
-import torch
-
 from strata_backends import machine
 from strata_backends.base import Choice, ChosenOps, DeviceInfo, Profile
 from strata_kernels import registry
@@ -28,9 +26,9 @@ class CpuBackend:
         self._isa = isa
 
     @property
-    def device(self) -> torch.device:
-        """Where tensors live."""
-        return torch.device("cpu")
+    def device(self) -> str:
+        """Where arrays live."""
+        return "cpu"
 
     def info(self) -> DeviceInfo:
         """The processor, its usable cores and memory; features are empty when the kernel library is not built."""
@@ -61,8 +59,6 @@ class CpuBackend:
         request = Request(threads=threads, isa=self._isa, activation_bits=8 if profile.mode == "fast" else 16)
         selection = registry.choose(profile.kernels, request)
         ops = selection.implementation.make(request)
-        if selection.implementation.name != "native":
-            torch.set_num_threads(threads)
         choices = [Choice("kernels", selection.implementation.name, selection.why, selection.rejected)]
         if selection.implementation.name == "native":
             choices.append(_isa_choice(getattr(ops, "isa", ""), self._isa))

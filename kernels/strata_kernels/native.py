@@ -1,6 +1,6 @@
 """The native CPU ops: the Ops protocol on libllmrun_cpu.
 
-Checks every tensor, then records one flat op per call (several for a linear: quantise, multiply); a recorded step is
+Checks every array, then records one flat op per call (several for a linear: quantise, multiply); a recorded step is
 replayed by one C call on the library's own threads. Weights are repacked by `pack` into groups of 16 rows
 (kernels/cpu/core/types.h). Repeatable by construction: an output element is accumulated in one fixed order whatever the
 batch, the thread count or the step it is part of, with 16-bit activations (mode exact) and with 8-bit ones (mode fast).
@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from strata_kernels import binding
+from strata_kernels import arrays, binding
+from strata_kernels.arrays import Seen, see
 from strata_kernels.binding import TYPES, load
-from strata_kernels.checks import apart, dense, extent, overlap, same_or_apart
-from strata_kernels.ops import KvLayer, Rotary, Rows, Weight
+from strata_kernels.checks import apart, dense, same_or_apart
+from strata_kernels.ops import Array, KvLayer, Rotary, Rows, Weight
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
 
 LAYOUT = "groups of 16"
 _FLOATS = ("F32", "F16", "BF16")
-_CACHE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_CACHE_TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 
@@ -38,13 +40,13 @@ _FINE_RATIO = 16
 @dataclass(frozen=True)
 class _Product:
     weight: Weight
-    out: Tensor
-    bias: Tensor | None
+    out: Seen
+    bias: Seen | None
 
 
 @dataclass(frozen=True)
 class _Quantized:
-    x: Tensor
+    x: Seen
     fine: bool
 
 
@@ -70,12 +72,12 @@ class NativeOps:
         self._pool = Pool(self._library, threads, isa)
         self._recorder = Recorder(self._pool)
         self._workspace = Workspace()
-        self._arena: Tensor | None = None
+        self._arena: NDArray[np.uint8] | None = None
         self._arena_used_bytes = 0
         self._lazily_packed: dict[tuple[int, str, int, int], tuple[Weight, Weight]] = {}
-        self._blocks = torch.empty(0, dtype=torch.uint8)
+        self._blocks = aligned(0)
         self._quantized: _Quantized | None = None  # what self._blocks holds while recording
-        self._tables: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[int, ...], tuple[Seen, Seen]] = {}
 
     @property
     def threads(self) -> int:
@@ -97,13 +99,13 @@ class NativeOps:
         """
         if weight.layout == LAYOUT:
             return weight
-        code = self._check_weight(weight)
+        code, data = self._check_weight(weight)
         need_bytes = self._functions.llmrun_packed_bytes(code, weight.rows, weight.cols)
         out = self._arena_bytes(need_bytes)
-        Recorder(self._pool).emit(binding.PACK, (weight.rows, weight.cols, code), (weight.data, out))
+        Recorder(self._pool).emit(binding.PACK, (weight.rows, weight.cols, code), (data, see(out)))
         return Weight(weight.type, weight.rows, weight.cols, out, LAYOUT)
 
-    def _check_weight(self, weight: Weight) -> int:
+    def _check_weight(self, weight: Weight) -> tuple[int, Seen]:
         code = TYPES.get(weight.type)
         if code is None:
             raise ValueError(f"weight type {weight.type} is not one of {', '.join(TYPES)}")
@@ -113,22 +115,23 @@ class NativeOps:
         if row_bytes < 0 or weight.rows <= 0:
             raise ValueError(f"a {weight.type} matrix cannot have {weight.rows} rows of {weight.cols} columns")
         data = weight.data
-        if not isinstance(data, Tensor) or data.dtype != torch.uint8:
-            raise TypeError(f"weight data must be a u8 tensor, not {getattr(data, 'dtype', type(data).__name__)}")
-        if data.device.type != "cpu" or not data.is_contiguous() or data.numel() != weight.rows * row_bytes:
+        if not arrays.is_array(data) or arrays.type_name(data) != "u8":
+            raise TypeError(f"weight data must be a u8 array, not {getattr(data, 'dtype', type(data).__name__)}")
+        where, whole = arrays.place(data), arrays.in_one_piece(data)
+        if where != "cpu" or not whole or data.nbytes != weight.rows * row_bytes:
             raise ValueError(
                 f"a {weight.type} matrix of {weight.rows} x {weight.cols} has {weight.rows * row_bytes} bytes "
-                f"in one piece on the CPU; got {data.numel()} with strides {tuple(data.stride())} on {data.device}"
+                f"in one piece on the CPU; got {data.nbytes} in {'one piece' if whole else 'pieces'} on {where}"
             )
-        return code
+        return code, see(data)
 
-    def _arena_bytes(self, need_bytes: int) -> Tensor:
+    def _arena_bytes(self, need_bytes: int) -> NDArray[np.uint8]:
         rounded = -(-need_bytes // 64) * 64
         arena = self._arena
-        if arena is None or self._arena_used_bytes + rounded > arena.numel():
+        if arena is None or self._arena_used_bytes + rounded > arena.size:
             arena = self._arena = aligned(max(rounded, _ARENA_BYTES), _HUGE_PAGE_BYTES)
             self._arena_used_bytes = 0
-            self._functions.llmrun_want_huge_pages(arena.data_ptr(), arena.numel())
+            self._functions.llmrun_want_huge_pages(arrays.address(arena), arena.size)
         start = self._arena_used_bytes
         self._arena_used_bytes += rounded
         return arena[start : start + need_bytes]
@@ -136,22 +139,26 @@ class NativeOps:
     def _packed(self, weight: Weight) -> Weight:
         if weight.layout == LAYOUT:
             return weight
-        key = (weight.data.data_ptr(), weight.type, weight.rows, weight.cols)
+        key = (arrays.address(weight.data), weight.type, weight.rows, weight.cols)
         found = self._lazily_packed.get(key)
         if found is None:  # the source is kept too: its address is the key
             found = self._lazily_packed[key] = (self.pack(weight), weight)
         return found[0]
 
-    def drop_mapped(self, data: Tensor) -> int:
+    def drop_mapped(self, data: Array) -> int:
         """Forget the resident pages behind `data` if they map a file read-only. Returns the bytes released."""
-        start, end = extent(data)
-        return self._functions.llmrun_drop_mapped(start, end - start)
+        seen = see(data)
+        return self._functions.llmrun_drop_mapped(seen.start, seen.end - seen.start)
 
     # -- memory and steps ---------------------------------------------------------------------------------------------
 
-    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Workspace tensor, uninitialised, valid until the enclosing `scope` ends; its address never moves."""
+    def take(self, *shape: int, dtype: str = "f32") -> NDArray[Any]:
+        """Workspace array, uninitialised, valid until the enclosing `scope` ends; its address never moves."""
         return self._workspace.take(shape, dtype)
+
+    zeros = staticmethod(arrays.zeros)
+    host = staticmethod(arrays.host)
+    constant = staticmethod(arrays.constant)
 
     def scope(self) -> AbstractContextManager[None]:
         """Everything taken inside is given back at the end."""
@@ -180,209 +187,221 @@ class NativeOps:
         code: int,
         numbers: Sequence[int],
         pointers: Sequence[Pointer],
-        out: Sequence[Tensor],
+        out: Sequence[Seen],
         floats: Sequence[float] = (),
         flags: int = 0,
     ) -> None:
         self._recorder.emit(code, numbers, pointers, floats, flags)
-        if self._quantized is not None and any(overlap(self._quantized.x, tensor) for tensor in out):
+        if self._quantized is not None and any(self._quantized.x.overlaps(array) for array in out):
             self._quantized = None
 
     # -- ops ----------------------------------------------------------------------------------------------------------
 
-    def embed(self, ids: Tensor, table: Weight, out: Tensor) -> None:
+    def embed(self, ids: Array, table: Weight, out: Array) -> None:
         """out[R, W] = rows `ids` [R] i32 of `table` (file layout), dequantised. Running raises IndexError: bad id."""
-        code = self._check_weight(table)
-        rows = dense(ids, "embed ids", (None,), torch.int32).shape[0]
-        dense(out, "embed out", (rows, table.cols))
+        code, data = self._check_weight(table)
+        which = dense(ids, "embed ids", (None,), "i32")
+        rows = which.count
+        target = dense(out, "embed out", (rows, table.cols))
         if rows:
-            self._emit(binding.EMBED, (rows, table.cols, code, table.rows), (ids, table.data, out), (out,))
+            self._emit(binding.EMBED, (rows, table.cols, code, table.rows), (which, data, target), (target,))
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
         """out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension. out may be x."""
-        width = x.shape[-1] if x.dim() else 0
-        dense(x, "rms_norm x", (*x.shape[:-1], width))
-        dense(weight, "rms_norm weight", (width,))
-        dense(out, "rms_norm out", tuple(x.shape))
-        same_or_apart(out, "rms_norm", x)
-        if x.numel():
-            self._emit(binding.RMS_NORM, (x.numel() // width, width), (x, weight, out), (out,), (eps,))
+        source = dense(x, "rms_norm x", (*x.shape[:-1], None))
+        width = source.shape[-1]
+        factors = dense(weight, "rms_norm weight", (width,))
+        target = dense(out, "rms_norm out", source.shape)
+        same_or_apart(target, "rms_norm", source)
+        if source.count:
+            self._emit(binding.RMS_NORM, (source.count // width, width), (source, factors, target), (target,), (eps,))
 
     def linear(
         self,
-        x: Tensor,
+        x: Array,
         weights: Sequence[Weight],
-        outs: Sequence[Tensor],
-        biases: Sequence[Tensor | None] | None = None,
+        outs: Sequence[Array],
+        biases: Sequence[Array | None] | None = None,
         add: bool = False,
     ) -> None:
         """outs[i][R, N_i] = x[R, K] @ weights[i].T (+ bias); with `add`, added to what outs[i] holds."""
-        rows, cols = dense(x, "linear x", (None, None)).shape
+        source = dense(x, "linear x", (None, None))
         biases = [None] * len(weights) if biases is None else biases
         if not weights or len(weights) != len(outs) or len(weights) != len(biases):
             raise ValueError(f"linear: {len(weights)} weights, {len(outs)} outputs, {len(biases)} biases")
-        for weight, out, bias in zip(weights, outs, biases, strict=True):
-            if weight.cols != cols:
-                raise ValueError(f"linear: x has {cols} columns, the weight {weight.cols}")
-            apart(dense(out, "linear out", (rows, weight.rows)), "linear", x)
-            if bias is not None:
-                dense(bias, "linear bias", (weight.rows,))
-        if not rows:
+        each = zip(weights, outs, biases, strict=True)
+        products = [_checked_product(source, weight, out, bias) for weight, out, bias in each]
+        if not source.shape[0]:
             return
-        products = [
-            _Product(self._packed(weight), out, bias) for weight, out, bias in zip(weights, outs, biases, strict=True)
-        ]
+        products = [replace(product, weight=self._packed(product.weight)) for product in products]
         for fine in (False, True):
             same = [product for product in products if self.bits_for(product.weight) == (16 if fine else 8)]
             for i in range(0, len(same), binding.MAX_WEIGHTS):
-                self._multiply(x, same[i : i + binding.MAX_WEIGHTS], add, fine)
+                self._multiply(source, same[i : i + binding.MAX_WEIGHTS], add, fine)
 
     def bits_for(self, weight: Weight) -> int:
         """The activation bits that a product with `weight` is made with."""
         logits = weight.type not in _FLOATS and weight.rows >= _FINE_RATIO * weight.cols
         return 16 if logits else self.activation_bits
 
-    def _quantize(self, x: Tensor, fine: bool) -> Tensor:
+    def _quantize(self, x: Seen, fine: bool) -> Seen:
         found = self._quantized
-        if found is not None and extent(found.x) == extent(x) and found.x.shape == x.shape and found.fine == fine:
-            return self._blocks
+        if found is not None and found.x.same_bytes(x) and found.x.shape == x.shape and found.fine == fine:
+            return see(self._blocks)
         rows, cols = x.shape
         need_bytes = self._functions.llmrun_quantized_bytes(rows, cols, 16 if fine else 8)
-        if self._blocks.numel() < need_bytes:
+        if self._blocks.size < need_bytes:
             self._blocks = aligned(need_bytes)  # recorded steps keep the smaller one they use
-        self._recorder.emit(binding.QUANTIZE, (rows, cols), (x, self._blocks), flags=binding.FINE * fine)
+        blocks = see(self._blocks)
+        self._recorder.emit(binding.QUANTIZE, (rows, cols), (x, blocks), flags=binding.FINE * fine)
         self._quantized = _Quantized(x, fine) if self._recorder.recording else None
-        return self._blocks
+        return blocks
 
-    def _multiply(self, x: Tensor, products: Sequence[_Product], add: bool, fine: bool) -> None:
+    def _multiply(self, x: Seen, products: Sequence[_Product], add: bool, fine: bool) -> None:
         quantized = any(product.weight.type not in _FLOATS for product in products)
         numbers: list[int] = [x.shape[0], x.shape[1], len(products)]
         pointers: list[Pointer] = [x, self._quantize(x, fine) if quantized else None]
         for product in products:
             numbers += [product.weight.rows, TYPES[product.weight.type]]
-            pointers += [product.weight.data, product.out, product.bias]
+            pointers += [see(product.weight.data), product.out, product.bias]
         flags = binding.ADD_TO_OUT * add + binding.FINE * fine
         self._emit(binding.LINEAR, numbers, pointers, [product.out for product in products], flags=flags)
 
-    def silu_mul(self, gate: Tensor, up: Tensor, out: Tensor) -> None:
+    def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up. out may be gate or up."""
         self._elementwise(binding.SILU_MUL, "silu_mul", gate, up, out)
 
-    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def add(self, a: Array, b: Array, out: Array) -> None:
         """out = a + b. out may be a or b."""
         self._elementwise(binding.ADD, "add", a, b, out)
 
-    def _elementwise(self, code: int, name: str, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def _elementwise(self, code: int, name: str, a: Array, b: Array, out: Array) -> None:
         shape = tuple(a.shape)
-        for tensor, part in ((a, "first"), (b, "second"), (out, "out")):
-            dense(tensor, f"{name} {part}", shape)
-        same_or_apart(out, name, a, b)
-        if a.numel():
-            self._emit(code, (a.numel(),), (a, b, out), (out,))
+        first, second = dense(a, f"{name} first", shape), dense(b, f"{name} second", shape)
+        target = dense(out, f"{name} out", shape)
+        same_or_apart(target, name, first, second)
+        if target.count:
+            self._emit(code, (target.count,), (first, second, target), (target,))
 
-    def rope(self, x: Tensor, rows: Rows, rotary: Rotary) -> None:
+    def rope(self, x: Array, rows: Rows, rotary: Rotary) -> None:
         """Rotate x [R, H, D] in place by each row's position."""
-        count, heads, width = dense(x, "rope x", (None, None, None)).shape
-        pairs = dense(rotary.inverse_frequencies, "rope inverse_frequencies", (None,)).shape[0]
-        dense(rows.positions, "rope positions", (count,), torch.int32)
+        turned = dense(x, "rope x", (None, None, None))
+        count, heads, width = turned.shape
+        frequencies = dense(rotary.inverse_frequencies, "rope inverse_frequencies", (None,))
+        positions = dense(rows.positions, "rope positions", (count,), "i32")
+        pairs = frequencies.count
         if 2 * pairs > width:
             raise ValueError(f"rope: {pairs} pairs do not fit a head of {width}")
-        if not x.numel() or not pairs:
+        if not turned.count or not pairs:
             return
-        cosine, sine = self._rope_table(rows.positions, rotary, count, pairs)
-        self._emit(
-            binding.ROPE, (count, heads, width, pairs), (x, cosine, sine), (x,), flags=int(rotary.adjacent)
-        )  # fmt: skip
+        cosine, sine = self._rope_table(positions, frequencies, rotary.scale)
+        numbers = (count, heads, width, pairs)
+        self._emit(binding.ROPE, numbers, (turned, cosine, sine), (turned,), flags=int(rotary.adjacent))
 
-    def _rope_table(self, positions: Tensor, rotary: Rotary, count: int, pairs: int) -> tuple[Tensor, Tensor]:
+    def _rope_table(self, positions: Seen, frequencies: Seen, scale: float) -> tuple[Seen, Seen]:
         """cos and sin [R, pairs], made once a step for all layers that rotate alike."""
-        frequencies = rotary.inverse_frequencies
-        key = (positions.data_ptr(), count, frequencies.data_ptr(), pairs, hash(rotary.scale))
+        count, pairs = positions.count, frequencies.count
+        key = (positions.start, count, frequencies.start, pairs, hash(scale))
         found = self._tables.get(key)
         if found is None:
-            found = (torch.empty(count, pairs), torch.empty(count, pairs))
+            found = (see(np.empty((count, pairs), np.float32)), see(np.empty((count, pairs), np.float32)))
             pointers = (positions, frequencies, *found)
-            self._recorder.emit(binding.ROPE_TABLE, (count, pairs), pointers, (rotary.scale,))
+            self._recorder.emit(binding.ROPE_TABLE, (count, pairs), pointers, (scale,))
             if self._recorder.recording:
                 self._tables[key] = found
         return found
 
-    def kv_store(self, k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
+    def kv_store(self, k: Array, v: Array, cache: KvLayer, rows: Rows) -> None:
         """Write k, v [R, K, D] into the cache at rows.slots. Running raises IndexError on a slot outside the cache."""
-        count, heads, width = dense(k, "kv_store k", (None, None, None)).shape
-        dense(v, "kv_store v", (count, heads, width))
-        code = _check_cache(cache, heads, width)
-        dense(rows.slots, "kv_store slots", (count,), torch.int32)
+        new_keys = dense(k, "kv_store k", (None, None, None))
+        count, heads, width = new_keys.shape
+        new_values = dense(v, "kv_store v", new_keys.shape)
+        code, keys, values = _check_cache(cache, heads, width)
+        slots = dense(rows.slots, "kv_store slots", (count,), "i32")
         if count:
-            pages, _, page_tokens, _ = cache.keys.shape
+            pages, _, page_tokens, _ = keys.shape
             numbers = (count, heads, width, page_tokens, pages, code)
-            self._emit(binding.KV_STORE, numbers, (k, v, cache.keys, cache.values, rows.slots), ())
+            self._emit(binding.KV_STORE, numbers, (new_keys, new_values, keys, values, slots), ())
 
-    def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
+    def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
         """out[R, H, D] = softmax(scale q k^T) v over positions 0..rows.positions[r] of each row's sequence.
 
         Running raises IndexError when a position, sequence or page number lies outside the cache.
         """
-        count, heads, width = dense(q, "attention q", (None, None, None)).shape
-        dense(out, "attention out", (count, heads, width))
-        kv_heads = cache.keys.shape[1] if cache.keys.dim() == 4 else 0
-        code = _check_cache(cache, kv_heads, width)
+        queries = dense(q, "attention q", (None, None, None))
+        count, heads, width = queries.shape
+        target = dense(out, "attention out", queries.shape)
+        kv_heads = cache.keys.shape[1] if len(cache.keys.shape) == 4 else 0
+        code, keys, values = _check_cache(cache, kv_heads, width)
         if not kv_heads or heads % kv_heads:
             raise ValueError(f"attention: {heads} heads are no multiple of {kv_heads} kv heads")
-        dense(rows.positions, "attention positions", (count,), torch.int32)
-        dense(rows.sequences, "attention sequences", (count,), torch.int32)
-        sequences, most_pages = dense(rows.pages, "attention pages", (None, None), torch.int32).shape
-        apart(out, "attention", q, cache.keys, cache.values)
+        positions = dense(rows.positions, "attention positions", (count,), "i32")
+        sequences = dense(rows.sequences, "attention sequences", (count,), "i32")
+        table = dense(rows.pages, "attention pages", (None, None), "i32")
+        apart(target, "attention", queries, keys, values)
         if not count:
             return
-        pages, _, page_tokens, _ = cache.keys.shape
-        numbers = (count, heads, kv_heads, width, page_tokens, pages, sequences, most_pages, code)
-        pointers = (q, cache.keys, cache.values, rows.positions, rows.sequences, rows.pages, out)
-        self._emit(binding.ATTENTION, numbers, pointers, (out,), (scale,))
+        pages, _, page_tokens, _ = keys.shape
+        numbers = (count, heads, kv_heads, width, page_tokens, pages, *table.shape, code)
+        pointers = (queries, keys, values, positions, sequences, table, target)
+        self._emit(binding.ATTENTION, numbers, pointers, (target,), (scale,))
 
-    def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+    def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]; index i32. Running raises IndexError on an index outside x."""
-        source_rows, width = dense(x, "gather x", (None, None)).shape
-        count = dense(index, "gather index", (None,), torch.int32).shape[0]
-        apart(dense(out, "gather out", (count, width)), "gather", x)
+        source = dense(x, "gather x", (None, None))
+        which = dense(index, "gather index", (None,), "i32")
+        count, (source_rows, width) = which.count, source.shape
+        target = dense(out, "gather out", (count, width))
+        apart(target, "gather", source)
         if count:
-            self._emit(binding.GATHER, (count, width, source_rows), (x, index, out), (out,))
+            self._emit(binding.GATHER, (count, width, source_rows), (source, which, target), (target,))
 
     # -- sampling helpers ---------------------------------------------------------------------------------------------
 
-    def argmax(self, logits: Tensor, out: Tensor) -> None:
+    def argmax(self, logits: Array, out: Array) -> None:
         """out[R] i32 = the lowest index of the maximum of each row of logits [R, V]."""
-        rows, count = dense(logits, "argmax logits", (None, None)).shape
-        dense(out, "argmax out", (rows,), torch.int32)
-        if rows and count:
-            self._emit(binding.ARGMAX, (rows, count), (logits, out), (out,))
+        source = dense(logits, "argmax logits", (None, None))
+        target = dense(out, "argmax out", source.shape[:1], "i32")
+        if source.count:
+            self._emit(binding.ARGMAX, source.shape, (source, target), (target,))
 
-    def log_softmax(self, logits: Tensor, out: Tensor) -> None:
+    def log_softmax(self, logits: Array, out: Array) -> None:
         """out[R, V] = log softmax of each row. out may be logits."""
-        rows, count = dense(logits, "log_softmax logits", (None, None)).shape
-        dense(out, "log_softmax out", (rows, count))
-        same_or_apart(out, "log_softmax", logits)
-        if rows and count:
-            self._emit(binding.LOG_SOFTMAX, (rows, count), (logits, out), (out,))
+        source = dense(logits, "log_softmax logits", (None, None))
+        target = dense(out, "log_softmax out", source.shape)
+        same_or_apart(target, "log_softmax", source)
+        if source.count:
+            self._emit(binding.LOG_SOFTMAX, source.shape, (source, target), (target,))
 
-    def top_k(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Values f32 and ids i32 of the k largest of logits [V], descending, lowest id first among equals. Runs now."""
-        count = dense(logits, "top_k logits", (None,)).shape[0]
+        source = dense(logits, "top_k logits", (None,))
         if k < 1:
             raise ValueError(f"top_k: k must be at least 1, not {k}")
-        values = torch.empty(min(k, count))
-        ids = torch.empty(min(k, count), dtype=torch.int32)
-        if count:
-            self._functions.llmrun_top_k(logits.data_ptr(), count, k, values.data_ptr(), ids.data_ptr())
+        values, ids = np.empty(min(k, source.count), np.float32), np.empty(min(k, source.count), np.int32)
+        if source.count:
+            addresses = arrays.address(values), arrays.address(ids)
+            self._functions.llmrun_top_k(source.start, source.count, k, *addresses)
         return values, ids
 
 
-def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> int:
-    name = _CACHE_TYPES.get(cache.keys.dtype)
+def _checked_product(x: Seen, weight: Weight, out: Array, bias: Array | None) -> _Product:
+    rows, cols = x.shape
+    if weight.cols != cols:
+        raise ValueError(f"linear: x has {cols} columns, the weight {weight.cols}")
+    target = dense(out, "linear out", (rows, weight.rows))
+    apart(target, "linear", x)
+    return _Product(weight, target, None if bias is None else dense(bias, "linear bias", (weight.rows,)))
+
+
+def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> tuple[int, Seen, Seen]:
+    """Code of the cache's type, keys, values."""
+    kind = arrays.type_name(cache.keys)
+    name = _CACHE_TYPES.get(kind)
     if name is None:
-        raise TypeError(f"cache: keys must be f16, bf16 or f32, not {cache.keys.dtype}")
-    dense(cache.keys, "cache keys", (None, kv_heads, None, width), cache.keys.dtype)
-    dense(cache.values, "cache values", tuple(cache.keys.shape), cache.keys.dtype)
-    if cache.keys.numel() == 0:
-        raise ValueError(f"cache: no room in shape {list(cache.keys.shape)}")
-    return TYPES[name]
+        raise TypeError(f"cache: keys must be f16, bf16 or f32, not {getattr(cache.keys, 'dtype', kind)}")
+    keys = dense(cache.keys, "cache keys", (None, kv_heads, None, width), kind)
+    values = dense(cache.values, "cache values", keys.shape, kind)
+    if keys.count == 0:
+        raise ValueError(f"cache: no room in shape {list(keys.shape)}")
+    return TYPES[name], keys, values

@@ -1,9 +1,9 @@
-"""The operations a model is made of: one protocol, its tensors and its numeric contract.
+"""The operations a model is made of: one protocol, its arrays and its numeric contract.
 
-A model calls these on preallocated tensors; every op writes into `out` and allocates nothing. Two makers exist: plain
+A model calls these on preallocated arrays; every op writes into `out` and allocates nothing. Two makers exist: plain
 torch (reference/) and the native CPU library (native.py), which records the calls into a program and replays it.
 Recording and running are the same calls: `Ops.begin()` starts a step, `Ops.run()` executes what was recorded (the
-reference executes at once and `run` does nothing). A recorded program holds addresses, so every tensor passed in must
+reference executes at once and `run` does nothing). A recorded program holds addresses, so every array passed in must
 live as long as the program: workspace from `take`, weights, caches and batch buffers all do.
 
 Dimension letters: R rows, B sequences, H heads, K kv heads (also in-features of a matrix), D head width, W model width,
@@ -22,10 +22,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Array(Protocol):
+    """Numbers in a device's memory, as its Ops make and take them: numpy's arrays on the CPU.
+
+    Types by name: f32, f16, bf16, i32, u8. Numpy has no bf16: there u16 stands for it. The engine slices and reshapes
+    (views of the same memory), and assigns numbers; all else is for Ops.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def reshape(self, *shape: int) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,7 @@ class Weight:
     type: str  # "F32" "F16" "BF16" "Q8_0" "Q4_0" "Q4_1" "Q5_0" "Q5_1" "Q4_K" "Q5_K" "Q6_K"
     rows: int
     cols: int
-    data: Tensor
+    data: Array
     layout: str = "file"
 
 
@@ -51,8 +71,8 @@ class KvLayer:
     Slot s = page * page_tokens + offset.
     """
 
-    keys: Tensor
-    values: Tensor
+    keys: Array
+    values: Array
 
     @property
     def page_tokens(self) -> int:
@@ -69,26 +89,26 @@ class Rows:
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
     """
 
-    positions: Tensor
-    sequences: Tensor
-    slots: Tensor
-    pages: Tensor
+    positions: Array
+    sequences: Array
+    slots: Array
+    pages: Array
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary embedding: `inverse_frequencies` f32 [n]; the first 2n of each head rotate.
+    """Rotary embedding: `inverse_frequencies` f32 [n], made by the model on the host; the first 2n of each head rotate.
 
     `adjacent`: pairs (2i, 2i+1) as GGUF llama files need; else (i, i+n). `scale` multiplies cos and sin (YaRN).
     """
 
-    inverse_frequencies: Tensor
+    inverse_frequencies: Array
     adjacent: bool = False
     scale: float = 1.0
 
 
 class Ops(Protocol):
-    """Operations on one device. Unless said otherwise tensors are contiguous f32 and `out` may not alias an input."""
+    """Operations on one device. Unless said otherwise arrays are contiguous f32 and `out` may not alias an input."""
 
     name: str  # "reference" | "native"
 
@@ -96,8 +116,20 @@ class Ops(Protocol):
         """The same matrix in the layout this Ops multiplies fastest; may be `weight` itself. For `linear` only."""
         ...
 
-    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Workspace tensor, uninitialised, valid until the enclosing `scope` ends; its address never moves."""
+    def take(self, *shape: int, dtype: str = "f32") -> Array:
+        """Workspace array, uninitialised, valid until the enclosing `scope` ends; its address never moves."""
+        ...
+
+    def zeros(self, *shape: int, dtype: str = "f32") -> Array:
+        """Zeros that live as long as they are referred to: caches, batch buffers, logits."""
+        ...
+
+    def host(self, array: Array) -> NDArray[Any]:
+        """An array of `zeros` as numpy: written before a step runs, read after it. On the CPU the array itself."""
+        ...
+
+    def constant(self, values: NDArray[Any]) -> Array:
+        """The same numbers where ops read them; on the CPU the same memory when it is in one piece. Never written."""
         ...
 
     def scope(self) -> AbstractContextManager[None]:
@@ -112,49 +144,49 @@ class Ops(Protocol):
         """Stop recording; the returned Step runs it, now and again."""
         ...
 
-    def embed(self, ids: Tensor, table: Weight, out: Tensor) -> None:
+    def embed(self, ids: Array, table: Weight, out: Array) -> None:
         """out[R, W] = rows `ids` [R] i32 of `table`, dequantised."""
         ...
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
         """out = x * rsqrt(mean(x^2)+eps) * weight over the last dimension. x [R, W] or [R, H, D]. out may be x."""
         ...
 
     def linear(
         self,
-        x: Tensor,
+        x: Array,
         weights: Sequence[Weight],
-        outs: Sequence[Tensor],
-        biases: Sequence[Tensor | None] | None = None,
+        outs: Sequence[Array],
+        biases: Sequence[Array | None] | None = None,
         add: bool = False,
     ) -> None:
         """outs[i][R, N_i] = x[R, K] @ weights[i].T (+ bias); with `add`, added to what outs[i] holds (residual)."""
         ...
 
-    def silu_mul(self, gate: Tensor, up: Tensor, out: Tensor) -> None:
+    def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up, [R, I] each. out may be gate or up."""
         ...
 
-    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def add(self, a: Array, b: Array, out: Array) -> None:
         """out = a + b. out may be a or b."""
         ...
 
-    def rope(self, x: Tensor, rows: Rows, rotary: Rotary) -> None:
+    def rope(self, x: Array, rows: Rows, rotary: Rotary) -> None:
         """Rotate x [R, H, D] in place by each row's position."""
         ...
 
-    def kv_store(self, k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
+    def kv_store(self, k: Array, v: Array, cache: KvLayer, rows: Rows) -> None:
         """Write k, v [R, K, D] into the cache at rows.slots, converted to the cache's type."""
         ...
 
-    def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
+    def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
         """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions.
 
         H/K consecutive heads share a kv head.
         """
         ...
 
-    def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+    def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]; index i32."""
         ...
 

@@ -6,11 +6,10 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 
-from torch import Tensor
-
+from strata_kernels.arrays import Seen
 from strata_kernels.binding import STATUS, KernelsUnavailable, Library, Op
 
-Pointer = Tensor | int | None
+Pointer = Seen | int | None
 
 
 class Pool:
@@ -111,16 +110,16 @@ class Recorder:
         floats: Sequence[float] = (),
         flags: int = 0,
     ) -> None:
-        """Add one op (or run it at once). Tensors among `pointers` are kept alive by the step."""
+        """Add one op (or run it at once). Arrays among `pointers` are kept alive by the step."""
         op = Op(code=code, flags=flags)
         for i, number in enumerate(numbers):
             op.n[i] = number
         for i, pointer in enumerate(pointers):
-            op.p[i] = pointer.data_ptr() if isinstance(pointer, Tensor) else pointer
+            op.p[i] = pointer.start if isinstance(pointer, Seen) else pointer
         for i, value in enumerate(floats):
             op.f[i] = ctypes.c_float(value).value
         if self.recording:
             self._ops.append(op)
-            self._keep.extend(pointer for pointer in pointers if isinstance(pointer, Tensor))
+            self._keep.extend(pointer for pointer in pointers if isinstance(pointer, Seen))
         else:
             NativeStep(self.pool, [op], pointers).run()

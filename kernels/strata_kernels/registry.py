@@ -66,8 +66,11 @@ def _make_native(request: Request) -> Ops:
 
 
 def _make_reference(request: Request) -> Ops:
+    import torch
+
     from strata_kernels.reference.ops import ReferenceOps
 
+    torch.set_num_threads(request.threads)
     return ReferenceOps()
 
 

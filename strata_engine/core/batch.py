@@ -1,4 +1,4 @@
-"""The tensors of one forward: Span says which rows, BatchBuffers holds them at fixed addresses, a model sees a Batch.
+"""The arrays of one forward: Span says which rows, BatchBuffers holds them at fixed addresses, a model sees a Batch.
 
 A recorded step holds addresses, so the buffers are made once and refilled; a Batch of a given shape is views of them.
 Main flow: fill(spans) writes the buffers, view(rows, logit_rows) gives the Batch to record with.
@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from strata_kernels.ops import KvLayer, Rows
+from strata_kernels.ops import Array, KvLayer, Ops, Rows
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Span:
 class Batch:
     """All that one forward reads: ids i32 [R], rows, the cache of every layer, and which rows want logits i32 [n]."""
 
-    ids: Tensor
+    ids: Array
     rows: Rows
     caches: tuple[KvLayer, ...]
-    logit_rows: Tensor
+    logit_rows: Array
 
     @property
     def count(self) -> int:
@@ -49,7 +47,7 @@ class Batch:
 class Hidden:
     """What a forward leaves: the last residual stream before the final norm, f32 [R, W], in workspace."""
 
-    rows: Tensor
+    rows: Array
 
 
 @dataclass(frozen=True)
@@ -65,21 +63,19 @@ class BatchLimits:
 class BatchBuffers:
     """Fixed-address i32 buffers for ids, positions, sequences, slots, pages and logit rows."""
 
-    def __init__(self, limits: BatchLimits, caches: tuple[KvLayer, ...]) -> None:
+    def __init__(self, limits: BatchLimits, caches: tuple[KvLayer, ...], ops: Ops) -> None:
         self.limits = limits
         self._caches = caches
         self._page_tokens = caches[0].page_tokens
         most_pages = -(-limits.context_tokens // self._page_tokens)
-        self._ids = torch.zeros(limits.rows, dtype=torch.int32)
-        self._positions = torch.zeros(limits.rows, dtype=torch.int32)
-        self._sequences = torch.zeros(limits.rows, dtype=torch.int32)
-        self._slots = torch.zeros(limits.rows, dtype=torch.int32)
-        self._pages = torch.zeros(limits.sequences, most_pages, dtype=torch.int32)
-        self._logit_rows = torch.zeros(limits.logit_rows, dtype=torch.int32)
-        # numpy views of the same memory: several times cheaper to write into than tensors
-        self._np_ids, self._np_positions = self._ids.numpy(), self._positions.numpy()
-        self._np_sequences, self._np_slots = self._sequences.numpy(), self._slots.numpy()
-        self._np_pages, self._np_logit_rows = self._pages.numpy(), self._logit_rows.numpy()
+        self._ids, self._positions, self._sequences, self._slots = (
+            ops.zeros(limits.rows, dtype="i32") for _ in range(4)
+        )
+        self._pages = ops.zeros(limits.sequences, most_pages, dtype="i32")
+        self._logit_rows = ops.zeros(limits.logit_rows, dtype="i32")
+        self._np_ids, self._np_positions = ops.host(self._ids), ops.host(self._positions)
+        self._np_sequences, self._np_slots = ops.host(self._sequences), ops.host(self._slots)
+        self._np_pages, self._np_logit_rows = ops.host(self._pages), ops.host(self._logit_rows)
 
     def fill(self, spans: Sequence[Span]) -> tuple[int, int]:
         """Write the rows of `spans` one after the other; returns (rows, logit rows).

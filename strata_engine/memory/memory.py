@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strata_engine.core.sequence import Hold
-from strata_engine.memory.kv import LayerMemory, allocate, page_bytes
+from strata_engine.memory.kv import LayerMemory, Zeros, allocate, page_bytes
 from strata_engine.memory.pages import PagePool
+from strata_kernels import arrays
 from strata_kernels.ops import KvLayer
 
 
@@ -21,10 +22,13 @@ class CacheCorrupt(RuntimeError):
 class Memory:
     """Paged key/value caches of one engine. Not thread-safe: the engine's thread is the only user."""
 
-    def __init__(self, layers: Sequence[LayerMemory], pages: int, page_tokens: int, kv_type: str) -> None:
+    def __init__(
+        self, layers: Sequence[LayerMemory], pages: int, page_tokens: int, kv_type: str, zeros: Zeros = arrays.zeros
+    ) -> None:
+        """`zeros`: the Ops' maker of arrays, since its kernels read and write them."""
         self.page_tokens = page_tokens
         self.pool = PagePool(pages)
-        self.caches: tuple[KvLayer, ...] = allocate(layers, pages, page_tokens, kv_type)
+        self.caches: tuple[KvLayer, ...] = allocate(layers, pages, page_tokens, kv_type, zeros)
         self.page_bytes = page_bytes(layers, page_tokens, kv_type)
 
     @property
@@ -68,8 +72,8 @@ class Memory:
         """Zero the hold's pages: after a sequence whose values were not finite, before anyone reuses them."""
         for cache in self.caches:
             for page in hold.pages:
-                cache.keys[page].zero_()
-                cache.values[page].zero_()
+                cache.keys[page] = 0
+                cache.values[page] = 0
 
     def check(self, holds: Iterable[Hold]) -> None:
         """Compare the pool with the holds that exist. Raises CacheCorrupt naming every fault."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from torch import Tensor
-
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
 from strata_engine.memory.kv import LayerMemory
 from strata_engine.models.config import ModelConfig
 from strata_engine.models.names import Wanted
-from strata_kernels.ops import Ops, Weight
+from strata_kernels.ops import Array, Ops, Weight
 
 
 class Model(Protocol):
@@ -30,7 +28,7 @@ class Model(Protocol):
         """Every tensor the model is made of, in the order of use."""
         ...
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> None:
         """Take the loaded tensors, by our names."""
         ...
 
@@ -42,6 +40,6 @@ class Model(Protocol):
         """The last residual stream of every row. Takes workspace from the scope that encloses the call."""
         ...
 
-    def logits(self, hidden: Hidden, rows: Tensor, ops: Ops, out: Tensor) -> None:
+    def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
         """out f32 [len(rows), vocab] = logits of the given rows (i32)."""
         ...

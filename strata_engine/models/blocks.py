@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from strata_kernels.ops import KvLayer, Ops, Rotary, Rows, Weight
+from strata_kernels.ops import Array, KvLayer, Ops, Rotary, Rows, Weight
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Linear:
     """A matrix product and its optional bias."""
 
     weight: Weight
-    bias: Tensor | None = None
+    bias: Array | None = None
 
     @property
     def rows(self) -> int:
@@ -25,7 +23,7 @@ class Linear:
         return self.weight.rows
 
 
-def apply_linears(x: Tensor, linears: tuple[Linear, ...], ops: Ops) -> list[Tensor]:
+def apply_linears(x: Array, linears: tuple[Linear, ...], ops: Ops) -> list[Array]:
     """Several products of the same input, in one call so that the input is quantised once."""
     outs = [ops.take(x.shape[0], linear.rows) for linear in linears]
     biases = [linear.bias for linear in linears]
@@ -33,7 +31,7 @@ def apply_linears(x: Tensor, linears: tuple[Linear, ...], ops: Ops) -> list[Tens
     return outs
 
 
-def add_linear(x: Tensor, linear: Linear, residual: Tensor, ops: Ops) -> None:
+def add_linear(x: Array, linear: Linear, residual: Array, ops: Ops) -> None:
     """residual += x @ weight.T (+ bias)."""
     biases = None if linear.bias is None else [linear.bias]
     ops.linear(x, [linear.weight], [residual], biases, add=True)
@@ -43,24 +41,24 @@ def add_linear(x: Tensor, linear: Linear, residual: Tensor, ops: Ops) -> None:
 class Attention:
     """Grouped-query attention. `q_norm`, `k_norm` [D]: norms over each head before the rotation, or None."""
 
-    norm: Tensor
+    norm: Array
     q: Linear
     k: Linear
     v: Linear
     o: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    q_norm: Array | None
+    k_norm: Array | None
     head_width: int
     eps: float
     rotary: Rotary
 
-    def forward(self, x: Tensor, cache: KvLayer, rows: Rows, ops: Ops) -> None:
+    def forward(self, x: Array, cache: KvLayer, rows: Rows, ops: Ops) -> None:
         """x [R, W] += attention(norm(x)); stores the rows' keys and values on the way."""
         count, width = x.shape[0], self.head_width
         with ops.scope():
             normed = ops.take(*x.shape)
             ops.rms_norm(x, self.norm, self.eps, normed)
-            q, k, v = (part.view(count, -1, width) for part in apply_linears(normed, (self.q, self.k, self.v), ops))
+            q, k, v = (part.reshape(count, -1, width) for part in apply_linears(normed, (self.q, self.k, self.v), ops))
             if self.q_norm is not None:
                 ops.rms_norm(q, self.q_norm, self.eps, q)
             if self.k_norm is not None:
@@ -70,20 +68,20 @@ class Attention:
             ops.kv_store(k, v, cache, rows)
             mixed = ops.take(*q.shape)
             ops.attention(q, cache, rows, width**-0.5, mixed)
-            add_linear(mixed.view(count, -1), self.o, x, ops)
+            add_linear(mixed.reshape(count, -1), self.o, x, ops)
 
 
 @dataclass(frozen=True)
 class Mlp:
     """down(silu(gate(x)) * up(x))."""
 
-    norm: Tensor
+    norm: Array
     gate: Linear
     up: Linear
     down: Linear
     eps: float
 
-    def forward(self, x: Tensor, ops: Ops) -> None:
+    def forward(self, x: Array, ops: Ops) -> None:
         """x [R, W] += mlp(norm(x))."""
         with ops.scope():
             normed = ops.take(*x.shape)

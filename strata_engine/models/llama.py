@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
+import numpy as np
 
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
@@ -13,7 +13,7 @@ from strata_engine.models.blocks import Attention, Linear, Mlp
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import Wanted
 from strata_engine.models.rotary import make_rotary
-from strata_kernels.ops import Ops, Weight
+from strata_kernels.ops import Array, Ops, Weight
 
 
 class Llama:
@@ -40,15 +40,16 @@ class Llama:
         found.append(Wanted("embed" if config.tied else "head", (config.vocab_size, config.width), "matrix"))
         return found
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> None:
         self.config = config
         self._table = weights["embed.table"]
         self._head = Linear(weights["embed" if config.tied else "head"])
         self._norm = vectors["norm"]
-        self._rotary = make_rotary(config.rope, vectors.get("rope_factors"))
+        factors = vectors.get("rope_factors")
+        self._rotary = make_rotary(config.rope, None if factors is None else np.asarray(factors))
         self._layers = [self._layer(n, weights, vectors) for n in range(config.layers)]
 
-    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Tensor]) -> tuple[Attention, Mlp]:
+    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> tuple[Attention, Mlp]:
         def linear(name: str) -> Linear:
             return Linear(weights[f"{n}.{name}"], vectors.get(f"{n}.{name}_bias"))
 
@@ -81,7 +82,7 @@ class Llama:
             mlp.forward(x, ops)
         return Hidden(x)
 
-    def logits(self, hidden: Hidden, rows: Tensor, ops: Ops, out: Tensor) -> None:
+    def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
         """out f32 [len(rows), V] = head(norm(hidden[rows]))."""
         with ops.scope():
             picked = ops.take(rows.shape[0], self.config.width)

@@ -6,12 +6,11 @@ tensor is an error that lists all missing ones, an unused one is a notice.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.events import Notice
@@ -20,12 +19,12 @@ from strata_engine.formats.quant import require_kernel
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
 from strata_engine.models.names import NOT_NEEDED, Wanted, stored_name
-from strata_kernels.ops import Ops, Weight
+from strata_kernels.ops import Array, Ops, Weight
 from strata_kernels.registry import weight_types
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
-VECTOR_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+VECTOR_TYPES = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Loaded:
 @dataclass
 class _Store:
     weights: dict[str, Weight] = field(default_factory=dict)
-    vectors: dict[str, Tensor] = field(default_factory=dict)
+    vectors: dict[str, Array] = field(default_factory=dict)
     packed_bytes: int = 0
     mapped_bytes: int = 0
 
@@ -100,34 +99,33 @@ def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str])
 
 
 def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: _Store) -> None:
-    data = map_bytes(source.read(meta.name))
+    data = np.frombuffer(source.read(meta.name), np.uint8)
     if want.use == "vector":
-        # clone first: a mapped vector may start at any byte, a typed view must not
-        store.vectors[want.name] = data.clone().view(VECTOR_TYPES[meta.type]).to(torch.float32)
+        store.vectors[want.name] = ops.constant(_floats(data, meta.type))
         store.packed_bytes += 4 * want.shape[0]
         return
     rows, cols = want.shape
-    stored = Weight(meta.type, rows, cols, (data if mmap else data.clone()).view(rows, -1))
+    matrix = (data if mmap else data.copy()).reshape(rows, -1)
+    stored = Weight(meta.type, rows, cols, matrix)
     if want.use == "table":
-        store.weights[want.name + ".table"] = stored
-        packed = stored
+        kept = store.weights[want.name + ".table"] = replace(stored, data=ops.constant(matrix))
     else:
-        packed = store.weights[want.name] = ops.pack(stored)
+        kept = store.weights[want.name] = ops.pack(stored)
         forget = getattr(ops, "drop_mapped", None)
-        if mmap and forget is not None and packed.data.data_ptr() != data.data_ptr():
+        if mmap and forget is not None and kept.data is not matrix:
             forget(data)  # the packed copy is what runs; the file's pages would stay resident beside it
-    if mmap and packed.data.data_ptr() == data.data_ptr():
+    if mmap and kept.data is matrix:
         store.mapped_bytes += meta.nbytes
     else:
-        store.packed_bytes += packed.data.nbytes
+        store.packed_bytes += kept.data.nbytes
 
 
-def map_bytes(view: memoryview) -> Tensor:
-    """u8 [n] over the same memory, which it keeps alive. Must only be read: the mapping is read-only."""
-    with warnings.catch_warnings():
-        # torch warns that writing would be undefined; nothing here writes into weights
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.frombuffer(view, dtype=torch.uint8)
+def _floats(data: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:
+    """A stored vector as f32, copied first: a mapped one may start at any byte, a typed view must not."""
+    own = data.copy()
+    if kind == "BF16":
+        return (own.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return own.view(np.float16).astype(np.float32) if kind == "F16" else own.view(np.float32)
 
 
 def _elements(meta: TensorMeta) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from strata_engine.models.config import RopeConfig, RopeScaling, yarn_attention
 from strata_kernels.ops import Rotary
 
+Floats = NDArray[np.floating]
 
-def make_rotary(rope: RopeConfig, factors: Tensor | None = None) -> Rotary:
+
+def make_rotary(rope: RopeConfig, factors: Floats | None = None) -> Rotary:
     """Rotary for the ops. `factors` f32 [dims/2]: each inverse frequency is divided by its factor (GGUF rope_freqs)."""
-    exponents = torch.arange(0, rope.dims, 2, dtype=torch.float32) / rope.dims
-    inverse = 1.0 / (rope.theta**exponents)
+    exponents = np.arange(0, rope.dims, 2, dtype=np.float32) / np.float32(rope.dims)
+    powers = np.power(np.float64(rope.theta), exponents)  # rounded once: f32 powers differ between libraries
+    inverse = 1 / powers.astype(np.float32)
     scaling, scale = rope.scaling, 1.0
     if scaling.type == "linear":
         inverse = inverse / scaling.factor
@@ -25,17 +28,17 @@ def make_rotary(rope: RopeConfig, factors: Tensor | None = None) -> Rotary:
         scale = _yarn_scale(scaling)
     if factors is not None:
         inverse = inverse / factors
-    return Rotary(inverse.to(torch.float32).contiguous(), rope.adjacent, scale)
+    return Rotary(inverse.astype(np.float32), rope.adjacent, scale)
 
 
-def _llama3(inverse: Tensor, scaling: RopeScaling) -> Tensor:
+def _llama3(inverse: Floats, scaling: RopeScaling) -> Floats:
     """Long waves are stretched, short ones kept, those between blended by how often they turn in the old context."""
     turns = scaling.original_context_tokens * inverse / (2 * math.pi)
-    keep = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    keep = ((turns - scaling.low) / (scaling.high - scaling.low)).clip(0, 1)
     return keep * inverse + (1 - keep) * inverse / scaling.factor
 
 
-def _yarn(inverse: Tensor, rope: RopeConfig) -> Tensor:
+def _yarn(inverse: Floats, rope: RopeConfig) -> Floats:
     """Blend kept and stretched frequencies by a ramp over the dimension index."""
     scaling, dims = rope.scaling, rope.dims
 
@@ -49,7 +52,7 @@ def _yarn(inverse: Tensor, rope: RopeConfig) -> Tensor:
     low, high = max(low, 0), min(high, dims - 1)
     if low == high:
         high += 0.001  # a ramp of no width is a step, not a division by zero
-    ramp = ((torch.arange(dims // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((np.arange(dims // 2, dtype=np.float32) - low) / (high - low)).clip(0, 1)
     return inverse / scaling.factor * ramp + inverse * (1 - ramp)
 
 

@@ -200,7 +200,7 @@ class Engine:
             hold, tokens = piece.sequence.hold, piece.sequence.tokens
             ids = tokens[hold.tokens : hold.tokens + piece.count]
             spans.append(Span(ids, hold.tokens, hold.pages, int(piece.last)))
-        return self.parts.executor.run(spans).numpy()
+        return self.parts.executor.run(spans)
 
     def _advance(self, active: Active, logits: Floats) -> None:
         finish, error = self._attempt(active.advance, logits)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
 from strata_engine.memory.memory import Memory
@@ -27,8 +27,9 @@ class Executor:
         self.limits = limits
         self.recorded = 0  # steps recorded so far, for the report
         self._model, self._ops = model, ops
-        self._buffers = BatchBuffers(limits, memory.caches)
-        self._logits = torch.zeros(limits.logit_rows, model.config.vocab_size)
+        self._buffers = BatchBuffers(limits, memory.caches, ops)
+        self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
+        self._host_logits = ops.host(self._logits)
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
 
     @property
@@ -36,11 +37,11 @@ class Executor:
         """Bytes of the logits buffer, the largest one the executor owns."""
         return self._logits.nbytes
 
-    def run(self, spans: Sequence[Span]) -> Tensor:
+    def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """Compute the rows of `spans`; logits f32 [n, V] of the rows that wanted them, valid until the next run."""
         rows, wanted = self._buffers.fill(spans)
         self._step(rows, wanted).run()
-        return self._logits[:wanted]
+        return self._host_logits[:wanted]
 
     def _step(self, rows: int, wanted: int) -> Step:
         key = (rows, wanted)

@@ -95,7 +95,8 @@ def _open(
     chosen = _ops(backend, config, notes)
     loaded = load_model(source, chosen.ops, config.mmap, progress)
     rules = _rules(files, config, source, notes)
-    memory = Memory(loaded.model.memory(), priced.pool_tokens // config.page_tokens, config.page_tokens, config.kv_type)
+    layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
+    memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros)
     # a full house of decode rows must fit into one step
     rows = max(config.batch_rows, config.max_sequences)
     limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, config.max_sequences)

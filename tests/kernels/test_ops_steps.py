@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from strata_kernels.arrays import address
 from strata_kernels.ops import KvLayer, Ops, Rotary, Rows
 from tests.support.op_cases import linear, make_weight, random, run
 
@@ -62,20 +63,20 @@ def test_workspace_is_given_back_and_taken_again_at_the_same_address(ops):
     addresses = []
     for _ in range(3):
         with ops.scope():
-            addresses.append([ops.take(4, 100).data_ptr(), ops.take(7, dtype=torch.int32).data_ptr()])
+            addresses.append([address(ops.take(4, 100)), address(ops.take(7, dtype="i32"))])
     assert addresses[0] == addresses[1] == addresses[2]
 
 
 def test_workspace_of_one_scope_does_not_overlap(ops):
     with ops.scope():
-        taken = [ops.take(5, 33), ops.take(3), ops.take(600, 1000), ops.take(1, dtype=torch.int32), ops.take(2, 2, 2)]
-        for number, tensor in enumerate(taken):
-            tensor.fill_(number)
+        taken = [ops.take(5, 33), ops.take(3), ops.take(600, 1000), ops.take(1, dtype="i32"), ops.take(2, 2, 2)]
+        for number, array in enumerate(taken):
+            array[:] = number
         with ops.scope():
-            ops.take(100, 100).fill_(-1)
-        assert all((tensor == number).all() for number, tensor in enumerate(taken))
-        assert [tuple(tensor.shape) for tensor in taken] == [(5, 33), (3,), (600, 1000), (1,), (2, 2, 2)]
-        assert all(tensor.is_contiguous() for tensor in taken)
+            ops.take(100, 100)[:] = -1
+        assert all((array == number).all() for number, array in enumerate(taken))
+        assert [array.shape for array in taken] == [(5, 33), (3,), (600, 1000), (1,), (2, 2, 2)]
+        assert all(array.flags.c_contiguous for array in taken)
 
 
 def layer(ops: Ops, x: torch.Tensor, rows: Rows, cache: KvLayer, weights: list) -> torch.Tensor:
@@ -86,11 +87,11 @@ def layer(ops: Ops, x: torch.Tensor, rows: Rows, cache: KvLayer, weights: list) 
         ops.rms_norm(x, norm, 1e-5, h)
         q, k, v = ops.take(count, 64), ops.take(count, 32), ops.take(count, 32)
         ops.linear(h, qkv, [q, k, v])
-        ops.rope(q.view(count, 4, 16), rows, ROTARY)
-        ops.rope(k.view(count, 2, 16), rows, ROTARY)
-        ops.kv_store(k.view(count, 2, 16), v.view(count, 2, 16), cache, rows)
+        ops.rope(q.reshape(count, 4, 16), rows, ROTARY)
+        ops.rope(k.reshape(count, 2, 16), rows, ROTARY)
+        ops.kv_store(k.reshape(count, 2, 16), v.reshape(count, 2, 16), cache, rows)
         a = ops.take(count, 64)
-        ops.attention(q.view(count, 4, 16), cache, rows, 0.25, a.view(count, 4, 16))
+        ops.attention(q.reshape(count, 4, 16), cache, rows, 0.25, a.reshape(count, 4, 16))
         ops.linear(a, [output], [x], add=True)
         gate, upper = ops.take(count, 96), ops.take(count, 96)
         ops.linear(x, up, [gate, upper])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from strata_backends.base import Choice, ChosenOps, DeviceInfo, Profile
 from strata_engine.chat import TokenRequest
 from strata_engine.config import EngineConfig, SamplingParams
@@ -22,7 +20,7 @@ class ReferenceBackend:
     """The plain torch operations as a device with as much memory as a test wants."""
 
     name = "cpu"
-    device = torch.device("cpu")
+    device = "cpu"
 
     def __init__(self, free_bytes: int = 8 << 30) -> None:
         self.free_bytes = free_bytes

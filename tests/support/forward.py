@@ -24,7 +24,7 @@ class Runner:
         self.loaded = load_model(source, ops)
         self.model = self.loaded.model
         pages = sequences * -(-context_tokens // 16)
-        self.memory = Memory(self.model.memory(), pages, 16, kv_type)
+        self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros)
         rows = max(512, context_tokens)
         self.executor = Executor(self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows))
 
@@ -42,7 +42,7 @@ class Runner:
             piece = list(ids[at : at + size])
             if not piece:
                 break
-            parts.append(self.executor.run([self.span(hold, piece)]).clone())
+            parts.append(torch.from_numpy(self.executor.run([self.span(hold, piece)]).copy()))
             at += len(piece)
         assert at == len(ids), "the chunks do not cover the ids"
         self.memory.release(hold)

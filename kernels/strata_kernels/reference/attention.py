@@ -7,28 +7,30 @@ from torch import Tensor
 
 from strata_kernels.ops import KvLayer, Rows
 from strata_kernels.reference.dense import require_inside
+from strata_kernels.reference.tensors import tensor
 
 
 def kv_store(k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
     """Write k, v [R, K, D] into the slots of each row, converted to the cache's type."""
-    slots = rows.slots.long()
-    require_inside(slots, cache.keys.shape[0] * cache.page_tokens, "kv_store: a slot lies outside the cache")
+    slots, keys, values = tensor(rows.slots).long(), tensor(cache.keys), tensor(cache.values)
+    require_inside(slots, keys.shape[0] * cache.page_tokens, "kv_store: a slot lies outside the cache")
     pages, offsets = slots // cache.page_tokens, slots % cache.page_tokens
-    cache.keys[pages, :, offsets] = k.to(cache.keys.dtype)
-    cache.values[pages, :, offsets] = v.to(cache.values.dtype)
+    keys[pages, :, offsets] = k.to(keys.dtype)
+    values[pages, :, offsets] = v.to(values.dtype)
 
 
 def attention(q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
     """out[R, H, D] = softmax(scale q k^T) v over positions 0..positions[r] of the row's sequence."""
-    positions, sequences = rows.positions.tolist(), rows.sequences.tolist()
+    positions, sequences, table = tensor(rows.positions), tensor(rows.sequences), tensor(rows.pages)
+    all_keys, all_values = tensor(cache.keys), tensor(cache.values)
     message = "attention: a position, sequence or page number lies outside the cache"
-    require_inside(rows.positions, rows.pages.shape[1] * cache.page_tokens, message)
-    require_inside(rows.sequences, rows.pages.shape[0], message)
-    for row in range(q.shape[0]):
-        visible = positions[row] + 1
-        pages = rows.pages[sequences[row], : -(-visible // cache.page_tokens)].long()
-        require_inside(pages, cache.keys.shape[0], message)
-        keys, values = _gather(cache.keys, pages, visible), _gather(cache.values, pages, visible)
+    require_inside(positions, table.shape[1] * cache.page_tokens, message)
+    require_inside(sequences, table.shape[0], message)
+    for row, (position, sequence) in enumerate(zip(positions.tolist(), sequences.tolist(), strict=True)):
+        visible = position + 1
+        pages = table[sequence, : -(-visible // cache.page_tokens)].long()
+        require_inside(pages, all_keys.shape[0], message)
+        keys, values = _gather(all_keys, pages, visible), _gather(all_values, pages, visible)
         out[row] = _attend(q[row], keys, values, scale)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strata_kernels.ops import Rotary, Weight
+from strata_kernels.ops import Array, Rotary, Weight
 from strata_kernels.reference.quant import BLOCKS, unpack
+from strata_kernels.reference.tensors import tensor
 
 _CHUNK_ELEMENTS = 1 << 22  # bounds what the decoders' temporaries take
 
@@ -20,10 +21,11 @@ _CHUNK_ELEMENTS = 1 << 22  # bounds what the decoders' temporaries take
 def dequantise(weight: Weight) -> Tensor:
     """The whole matrix as f32 [N, K]. Raises ValueError for a layout that is not the file's."""
     require_file_layout(weight)
+    data = tensor(weight.data)
     out = torch.empty(weight.rows, weight.cols, dtype=torch.float32)
     step = max(1, _CHUNK_ELEMENTS // weight.cols)
     for start in range(0, weight.rows, step):
-        out[start : start + step] = unpack(weight.type, weight.data[start : start + step])
+        out[start : start + step] = unpack(weight.type, data[start : start + step])
     return out
 
 
@@ -45,7 +47,7 @@ def embed(ids: Tensor, table: Weight, out: Tensor) -> None:
     """out[R, W] = dequantised rows `ids` of the table."""
     require_file_layout(table)
     require_inside(ids, table.rows, "embed: an id lies outside the table")
-    out.copy_(unpack(table.type, table.data[ids.long()]))
+    out.copy_(unpack(table.type, tensor(table.data)[ids.long()]))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -75,9 +77,10 @@ def silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> None:
 
 def rope(x: Tensor, positions: Tensor, rotary: Rotary) -> None:
     """Rotate the first 2n elements of each head of x [R, H, D] by position * inverse frequency, in place."""
-    n = rotary.inverse_frequencies.numel()
+    frequencies = tensor(rotary.inverse_frequencies)
+    n = frequencies.numel()
     for row, position in zip(x, positions.tolist(), strict=True):
-        angles = rotary.inverse_frequencies * float(position)
+        angles = frequencies * float(position)
         cos, sin = angles.cos() * rotary.scale, angles.sin() * rotary.scale
         first, second = _pairs(row, n, rotary.adjacent)
         rotated = first * cos - second * sin, second * cos + first * sin
@@ -92,9 +95,9 @@ def _pairs(row: Tensor, n: int, adjacent: bool) -> tuple[Tensor, Tensor]:
     return row[:, :n], row[:, n : 2 * n]
 
 
-def check_outputs(x: Tensor, weights: Sequence[Weight], outs: Sequence[Tensor]) -> None:
+def check_outputs(x: Array, weights: Sequence[Weight], outs: Sequence[Array]) -> None:
     """Raises ValueError when shapes do not fit together."""
     for weight, out in zip(weights, outs, strict=True):
-        if x.shape[-1] != weight.cols or out.shape != (x.shape[0], weight.rows):
+        if x.shape[-1] != weight.cols or tuple(out.shape) != (x.shape[0], weight.rows):
             shapes = f"x {tuple(x.shape)}, weight ({weight.rows}, {weight.cols}), out {tuple(out.shape)}"
             raise ValueError(f"matrix product of unfitting shapes: {shapes}")

@@ -1,16 +1,23 @@
-"""ReferenceOps: plain torch f32 operations. Between `begin` and `end` calls are recorded, else they run at once."""
+"""ReferenceOps: plain torch f32 operations. Between `begin` and `end` calls are recorded, else they run at once.
+
+Arrays are numpy's, as with the native operations; each call sees them as tensors over the same memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from strata_kernels.ops import KvLayer, Rotary, Rows, Step, Weight
+from strata_kernels import arrays
+from strata_kernels.ops import Array, KvLayer, Rotary, Rows, Step, Weight
 from strata_kernels.reference import attention, dense
+from strata_kernels.reference.tensors import tensor
 from strata_kernels.workspace import Workspace
 
 
@@ -47,9 +54,13 @@ class ReferenceOps:
         dense.require_file_layout(weight)
         return weight
 
-    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Workspace tensor, uninitialised, valid until the enclosing scope ends."""
+    def take(self, *shape: int, dtype: str = "f32") -> NDArray[Any]:
+        """Workspace array, uninitialised, valid until the enclosing scope ends."""
         return self._workspace.take(shape, dtype)
+
+    zeros = staticmethod(arrays.zeros)
+    host = staticmethod(arrays.host)
+    constant = staticmethod(arrays.constant)
 
     def scope(self) -> AbstractContextManager[None]:
         """Everything taken inside is given back at the end."""
@@ -75,33 +86,33 @@ class ReferenceOps:
         with torch.no_grad():
             call()
 
-    def embed(self, ids: Tensor, table: Weight, out: Tensor) -> None:
+    def embed(self, ids: Array, table: Weight, out: Array) -> None:
         """out[R, W] = rows `ids` of `table`, dequantised."""
-        self._do(partial(dense.embed, ids, table, out))
+        self._do(partial(dense.embed, tensor(ids), table, tensor(out)))
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
         """out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
-        self._do(partial(dense.rms_norm, x, weight, eps, out))
+        self._do(partial(dense.rms_norm, tensor(x), tensor(weight), eps, tensor(out)))
 
     def linear(
         self,
-        x: Tensor,
+        x: Array,
         weights: Sequence[Weight],
-        outs: Sequence[Tensor],
-        biases: Sequence[Tensor | None] | None = None,
+        outs: Sequence[Array],
+        biases: Sequence[Array | None] | None = None,
         add: bool = False,
     ) -> None:
         """outs[i][R, N_i] (+)= x[R, K] @ weights[i].T (+ bias). Raises ValueError on unfitting shapes."""
         dense.check_outputs(x, weights, outs)
         for weight, out, bias in zip(weights, outs, biases or [None] * len(weights), strict=True):
-            self._do(partial(self._linear, x, weight, out, bias, add))
+            self._do(partial(self._linear, tensor(x), weight, tensor(out), None if bias is None else tensor(bias), add))
 
     def _linear(self, x: Tensor, weight: Weight, out: Tensor, bias: Tensor | None, add: bool) -> None:
         dense.linear(x, self._matrix(weight), out, bias, add)
 
     def _matrix(self, weight: Weight) -> Tensor:
         """The f32 matrix. The entry holds the weight too: its address is the key and must not be given to another."""
-        key = (weight.data.data_ptr(), weight.type, weight.rows, weight.cols)
+        key = (arrays.address(weight.data), weight.type, weight.rows, weight.cols)
         kept = self._matrices.get(key)
         if kept is not None:
             return kept[1]
@@ -110,29 +121,29 @@ class ReferenceOps:
             self._matrices[key] = (weight, matrix)
         return matrix
 
-    def silu_mul(self, gate: Tensor, up: Tensor, out: Tensor) -> None:
+    def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up."""
-        self._do(partial(dense.silu_mul, gate, up, out))
+        self._do(partial(dense.silu_mul, tensor(gate), tensor(up), tensor(out)))
 
-    def add(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def add(self, a: Array, b: Array, out: Array) -> None:
         """out = a + b."""
-        self._do(partial(_add, a, b, out))
+        self._do(partial(_add, tensor(a), tensor(b), tensor(out)))
 
-    def rope(self, x: Tensor, rows: Rows, rotary: Rotary) -> None:
+    def rope(self, x: Array, rows: Rows, rotary: Rotary) -> None:
         """Rotate x [R, H, D] in place by each row's position."""
-        self._do(partial(dense.rope, x, rows.positions, rotary))
+        self._do(partial(dense.rope, tensor(x), tensor(rows.positions), rotary))
 
-    def kv_store(self, k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
+    def kv_store(self, k: Array, v: Array, cache: KvLayer, rows: Rows) -> None:
         """Write k, v [R, K, D] into the cache."""
-        self._do(partial(attention.kv_store, k, v, cache, rows))
+        self._do(partial(attention.kv_store, tensor(k), tensor(v), cache, rows))
 
-    def attention(self, q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
+    def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
         """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions."""
-        self._do(partial(attention.attention, q, cache, rows, scale, out))
+        self._do(partial(attention.attention, tensor(q), cache, rows, scale, tensor(out)))
 
-    def gather(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+    def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]."""
-        self._do(partial(_gather, x, index, out))
+        self._do(partial(_gather, tensor(x), tensor(index), tensor(out)))
 
 
 def _add(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -49,5 +49,6 @@ def test_a_row_is_the_same_bit_for_bit_alone_and_among_eight():
 
     holds = [Hold() for _ in prompts]
     runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
-    together = runner.executor.run([runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)])
+    spans = [runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)]
+    together = torch.from_numpy(runner.executor.run(spans))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

@@ -53,7 +53,8 @@ def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_pat
     step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
     holds = [Hold() for _ in prompts]
     runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
-    together = runner.executor.run([runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)])
+    spans = [runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)]
+    together = torch.from_numpy(runner.executor.run(spans))
     for one, two, three in zip(alone, together, step_by_step, strict=True):
         assert torch.equal(one, two) and torch.equal(one, three)
 

@@ -139,7 +139,7 @@ ops = ReferenceOps(cache_dequantised=False)
 model = load_model(source, ops).model
 memory = Memory(model.memory(), priced.pool_tokens // 32, 32, "f32")
 for cache in memory.caches:
-    cache.keys.fill_(0.5), cache.values.fill_(0.5)
+    cache.keys[:] = cache.values[:] = 0.5
 executor = Executor(model, ops, memory, BatchLimits(256, 16, 256, 16))
 hold = Hold()
 memory.reserve(hold, 256)
