@@ -1,0 +1,11 @@
+"""What every test run needs, wherever it is started from."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+# A run started in the background of a script inherits "ignore SIGINT", and so would every program that the tests start
+# and interrupt. A handler of our own is not inherited: children start with the default again.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
