@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from strata_kernels.ops import KvLayer
+from strata_kernels.pages import block_keys, key_rows
 from tests.support.op_cases import KV_TYPES, assert_close, attention_oracle, paged, random, rows_at, run
 
 TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32"])
@@ -15,10 +16,16 @@ PAGE = 16
 PLACES = [(0, 0), (1, 14), (2, 15), (3, 16), (4, 15), (4, 16), (4, 39), (5, 31), (5, 32), (5, 69), (3, 0), (1, 7)]
 
 
+def stored_by(ops, cache):
+    """The cache as if `ops` itself had stored what this one holds in rows."""
+    return KvLayer(block_keys(cache.keys), cache.values) if ops.name == "native" else cache
+
+
 def attend(ops, q, filled, places, scale=0.125):
     out = torch.empty_like(q)
     rows = rows_at(filled.pages, filled.cache.page_tokens, places)
-    run(ops, lambda: ops.attention(q, filled.cache, rows, scale, out))
+    cache = stored_by(ops, filled.cache)
+    run(ops, lambda: ops.attention(q, cache, rows, scale, out))
     return out
 
 
@@ -67,7 +74,8 @@ def test_where_the_pages_lie_does_not_matter(ops):
     q = random(2, 9, 64, seed=9)
     first, second = (attend(ops, q, paged([70], 3, 64, PAGE, torch.float16), [(0, 69), (0, 20)]) for _ in range(2))
     filled = paged([70], 3, 64, PAGE, torch.float16)
-    flipped = KvLayer(filled.cache.keys.flip(0).contiguous(), filled.cache.values.flip(0).contiguous())
+    cache = stored_by(ops, filled.cache)
+    flipped = KvLayer(cache.keys.flip(0).contiguous(), cache.values.flip(0).contiguous())
     pages = (filled.cache.keys.shape[0] - 1 - filled.pages).int()
     out = torch.empty_like(q)
     rows = rows_at(pages, PAGE, [(0, 69), (0, 20)])
@@ -89,8 +97,8 @@ def test_the_thread_count_does_not_matter(threaded_maker):
 @pytest.mark.parametrize(("kv_heads", "width"), [(1, 64), (3, 64), (2, 33)])
 def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads, width):
     shape = (5, kv_heads, 16, width)
-    cache = KvLayer(random(*shape, seed=1).to(dtype), random(*shape, seed=2).to(dtype))
-    before = KvLayer(cache.keys.clone(), cache.values.clone())
+    before = KvLayer(random(*shape, seed=1).to(dtype), random(*shape, seed=2).to(dtype))
+    cache = stored_by(ops, KvLayer(before.keys.clone(), before.values.clone()))
     pages = torch.tensor([[3, 1, 4]], dtype=torch.int32)
     positions = [0, 15, 16, 31, 40]
     rows = rows_at(pages, 16, [(0, position) for position in positions])
@@ -100,7 +108,7 @@ def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads
         page, offset = pages[0, position // 16], position % 16
         before.keys[page, :, offset] = k[n].to(dtype)
         before.values[page, :, offset] = v[n].to(dtype)
-    assert torch.equal(cache.keys, before.keys)
+    assert torch.equal(key_rows(cache.keys) if ops.name == "native" else cache.keys, before.keys)
     assert torch.equal(cache.values, before.values)
 
 
@@ -123,10 +131,20 @@ def test_a_row_attends_to_what_its_own_step_stored(ops, dtype):
     rows, places = rows_at(filled.pages, 16, [(0, 18), (0, 19)]), [(0, 18), (0, 19)]
     k, v, q = random(2, 1, 32, seed=5), random(2, 1, 32, seed=6), random(2, 2, 32, seed=7)
     filled.keys[0][18:20], filled.values[0][18:20] = k.to(dtype).double(), v.to(dtype).double()
-    out = torch.empty_like(q)
+    out, cache = torch.empty_like(q), stored_by(ops, filled.cache)
     run(
         ops,
-        lambda: ops.kv_store(k, v, filled.cache, rows),
-        lambda: ops.attention(q, filled.cache, rows, 0.2, out),
+        lambda: ops.kv_store(k, v, cache, rows),
+        lambda: ops.attention(q, cache, rows, 0.2, out),
     )
     assert_close(out, attention_oracle(q, filled, places, 0.2), 4.0, 2e-6)
+
+
+@pytest.mark.parametrize("page_tokens", [8, 16, 48])
+def test_keys_go_into_blocks_and_come_back(page_tokens):
+    keys = random(3, 2, page_tokens, 20)
+    blocked = block_keys(keys)
+    assert torch.equal(key_rows(blocked), keys)
+    assert torch.equal(blocked, keys) == (page_tokens == 8)
+    if page_tokens == 48:  # token 17, element 5 of page 1, head 0
+        assert blocked[1, 0].flatten()[16 * 20 + 5 * 16 + 1] == keys[1, 0, 17, 5]

@@ -1,5 +1,8 @@
 // Attention over pages. Query vectors of one kv head (its heads x up to MOST_ROWS rows) read each key and value once.
 //
+// A page keeps the keys of one head in blocks of KEY_BLOCK tokens, [block][D][KEY_BLOCK], when its tokens are whole blocks:
+// one register holds an element of many keys and no sum runs across lanes. Else, and for values, rows lie one by one.
+//
 // Keys are taken in splits of SPLIT. Inside a split: scores (each a chain over the head's width), their maximum, e^x, sum,
 // and values accumulated key by key; splits are then merged in order. A row's result depends on nothing but its own keys,
 // and is the same whether splits run one after another here or in parallel with a merge afterwards.
@@ -10,15 +13,17 @@
 namespace llmrun::LLMRUN_BUILD {
 namespace {
 
-constexpr int KEYS = 2 * LANES;  // keys scored together
+constexpr int KEYS = 2 * LANES;  // keys widened to f32 in scratch together
 
 // The op's numbers and this worker's scratch.
 struct Task {
   const LlmrunOp* op;
   int64_t per_head, kv_heads, width, padded, page_tokens, most_pages, partial;
+  bool blocked;
   const int32_t *positions, *sequences, *pages;
   float *query, *keys, *weights, *result, *state;  // scratch: [Q][padded], [padded][KEYS], [Q][SPLIT], [Q][partial] x 2
   const uint8_t **key_rows, **value_rows;          // [SPLIT]
+  const uint8_t** next_keys;                       // [SPLIT / KEY_BLOCK]: where the keys of the next split begin
 };
 
 OP int element_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : 2; }
@@ -32,6 +37,7 @@ Task make_task(const Job& job) {
   task.width = op.n[3];
   task.padded = (op.n[3] + 15) / 16 * 16;
   task.page_tokens = op.n[4];
+  task.blocked = keys_in_blocks(op.n[4]);
   task.most_pages = op.n[7];
   task.partial = partial_floats(op.n[3]);
   task.positions = static_cast<const int32_t*>(op.p[3]);
@@ -46,6 +52,7 @@ Task make_task(const Job& job) {
   task.state = next, next += queries * task.partial;
   task.key_rows = reinterpret_cast<const uint8_t**>(next);
   task.value_rows = task.key_rows + SPLIT;
+  task.next_keys = task.value_rows + SPLIT;
   return task;
 }
 
@@ -63,19 +70,33 @@ void load_queries(const Task& task, const AttentionGroup& group, int64_t kv_head
     }
 }
 
-// Addresses of keys and values [first, first + count) of the group's sequence.
+// Byte offset of a token of the group's sequence in the keys, and in the values.
+OP int64_t place_of(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t token) {
+  const int64_t page = task.pages[group.sequence * task.most_pages + token / task.page_tokens];
+  const int64_t row = (page * task.kv_heads + kv_head) * task.page_tokens + token % task.page_tokens;
+  return row * task.width * element_bytes(task.op->n[8]);
+}
+
+// Addresses of keys and values [first, first + count) of the group's sequence. The address of the first key of a block is
+// that of the block; blocks beyond the last stand for any memory that may be read.
 void locate(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t first, int64_t count) {
   const int64_t bytes = task.width * element_bytes(task.op->n[8]);
-  const int32_t* pages = task.pages + group.sequence * task.most_pages;
   const uint8_t* keys = static_cast<const uint8_t*>(task.op->p[1]);
   const uint8_t* values = static_cast<const uint8_t*>(task.op->p[2]);
   for (int64_t j = 0; j < count;) {
-    const int64_t token = first + j, offset = token % task.page_tokens;
-    int64_t at = ((pages[token / task.page_tokens] * task.kv_heads + kv_head) * task.page_tokens + offset) * bytes;
-    for (int64_t t = offset; t < task.page_tokens && j < count; ++t, ++j, at += bytes) {
+    int64_t at = place_of(task, group, kv_head, first + j);
+    for (int64_t t = (first + j) % task.page_tokens; t < task.page_tokens && j < count; ++t, ++j, at += bytes) {
       task.key_rows[j] = keys + at;
       task.value_rows[j] = values + at;
     }
+  }
+  for (int64_t j = count; j < SPLIT; ++j) {
+    task.key_rows[j] = task.key_rows[0];
+    task.value_rows[j] = task.value_rows[0];
+  }
+  for (int64_t block = 0; block < SPLIT / KEY_BLOCK; ++block) {
+    const int64_t token = first + SPLIT + block * KEY_BLOCK;
+    task.next_keys[block] = token < group.keys ? keys + place_of(task, group, kv_head, token) : task.key_rows[0];
   }
 }
 
@@ -91,6 +112,12 @@ OP F load_element_n(const uint8_t* row, int64_t i, int n) {
   if constexpr (TYPE == LLMRUN_F32) return load_n(reinterpret_cast<const float*>(row) + i, n);
   if constexpr (TYPE == LLMRUN_F16) return load_half_n(reinterpret_cast<const uint16_t*>(row) + i, n);
   return load_bfloat_n(reinterpret_cast<const uint16_t*>(row) + i, n);
+}
+
+// Where LANES keys from `key` on begin inside their block.
+template <int TYPE>
+OP const uint8_t* block_of(const Task& task, int64_t key) {
+  return task.key_rows[key / KEY_BLOCK * KEY_BLOCK] + key % KEY_BLOCK * element_bytes(TYPE);
 }
 
 // keys[d][0..KEYS) = element d of keys [first, ...); keys at and beyond `count` are zero.
@@ -117,37 +144,86 @@ void transpose_keys(const Task& task, int64_t first, int64_t count) {
   }
 }
 
-template <int Q>
-void score_tile(const Task& task, int64_t query, int64_t key) {
+// keys[d][0..KEYS) from blocks, for more queries than one tile has.
+template <int TYPE>
+void widen_keys(const Task& task, int64_t first) {
+  for (int part = 0; part < 2; ++part) {
+    const uint8_t* from = block_of<TYPE>(task, first + part * LANES);
+    for (int64_t d = 0; d < task.width; ++d)
+      store(task.keys + d * KEYS + part * LANES, load_element<TYPE>(from, d * KEY_BLOCK));
+  }
+}
+
+// Scores of Q queries and V registers of keys; register v starts at keys[v], its element d `stride` elements further on.
+template <int TYPE, int Q, int V>
+void score_tile(const Task& task, int64_t query, int64_t key, const uint8_t* const* keys, int64_t stride,
+                const uint8_t* const* ahead) {
   const float* q = task.query + query * task.padded;
-  F low[Q], high[Q];
+  F acc[Q][V];
 #pragma GCC unroll 8
-  for (int i = 0; i < Q; ++i) low[i] = high[i] = zero();
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) acc[i][v] = zero();
   for (int64_t d = 0; d < task.width; ++d) {
-    const F a = load(task.keys + d * KEYS), b = load(task.keys + d * KEYS + LANES);
+    F element[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) element[v] = load_element<TYPE>(keys[v], d * stride);
+    if (ahead)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) __builtin_prefetch(ahead[v] + d * LANES * element_bytes(TYPE), 0, 2);
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
       const F value = set1(q[i * task.padded + d]);
-      low[i] = fma(value, a, low[i]);
-      high[i] = fma(value, b, high[i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) acc[i][v] = fma(value, element[v], acc[i][v]);
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < Q; ++i) {
-    float* out = task.weights + (query + i) * SPLIT + key;
-    store(out, low[i]);
-    store(out + LANES, high[i]);
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(task.weights + (query + i) * SPLIT + key + v * LANES, acc[i][v]);
+}
+
+// Queries of one kv head against the KEYS keys in scratch.
+void score_scratch(const Task& task, int64_t queries, int64_t key) {
+  const uint8_t* keys[2] = {reinterpret_cast<const uint8_t*>(task.keys),
+                            reinterpret_cast<const uint8_t*>(task.keys + LANES)};
+  int64_t query = 0;
+  for (; query + QUERY_TILE <= queries; query += QUERY_TILE)
+    score_tile<LLMRUN_F32, QUERY_TILE, 2>(task, query, key, keys, KEYS, nullptr);
+  for (; query + 3 <= queries; query += 3) score_tile<LLMRUN_F32, 3, 2>(task, query, key, keys, KEYS, nullptr);
+  for (; query < queries; ++query) score_tile<LLMRUN_F32, 1, 2>(task, query, key, keys, KEYS, nullptr);
+}
+
+// Q queries straight against the blocks. Few queries take more keys at once: every sum is one chain of latencies.
+template <int TYPE, int Q>
+void score_blocks(const Task& task, int64_t query, int64_t count) {
+  constexpr int V = LANES == 16 ? (Q == 1 ? 8 : Q <= 4 ? 4 : 2) : (Q == 1 ? 4 : 2);
+  for (int64_t key = 0; key < count; key += V * LANES) {
+    const uint8_t *keys[V], *values[V];
+    for (int v = 0; v < V; ++v) {
+      keys[v] = block_of<TYPE>(task, key + v * LANES);
+      values[v] = task.value_rows[key + v * LANES];
+    }
+    score_tile<TYPE, Q, V>(task, query, key, keys, KEY_BLOCK, query == 0 ? values : nullptr);
   }
 }
 
 template <int TYPE>
 void scores(const Task& task, int64_t queries, int64_t count) {
-  for (int64_t key = 0; key < count; key += KEYS) {
-    transpose_keys<TYPE>(task, key, count);
+  if (task.blocked && queries <= QUERY_TILE) {
     int64_t query = 0;
-    for (; query + QUERY_TILE <= queries; query += QUERY_TILE) score_tile<QUERY_TILE>(task, query, key);
-    for (; query + 3 <= queries; query += 3) score_tile<3>(task, query, key);
-    for (; query < queries; ++query) score_tile<1>(task, query, key);
+    for (; query + 4 <= queries; query += 4) score_blocks<TYPE, 4>(task, query, count);
+    for (; query + 3 <= queries; query += 3) score_blocks<TYPE, 3>(task, query, count);
+    for (; query < queries; ++query) score_blocks<TYPE, 1>(task, query, count);
+    return;
+  }
+  for (int64_t key = 0; key < count; key += KEYS) {
+    if (task.blocked)
+      widen_keys<TYPE>(task, key);
+    else
+      transpose_keys<TYPE>(task, key, count);
+    score_scratch(task, queries, key);
   }
 }
 
@@ -166,9 +242,17 @@ void soften(float* score, int visible, int64_t count, float* most_out, float* su
   *sum_out = hsum(sum);
 }
 
+// The share of key j in the next split's blocks.
+OP void prefetch_next_key(const Task& task, int64_t j) {
+  const int64_t bytes = task.width * element_bytes(task.op->n[8]);
+  const uint8_t* from = task.next_keys[j / KEY_BLOCK] + j % KEY_BLOCK * bytes;
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 // result[Q][d .. d + V * LANES) = weights x values, key by key; TAIL: one vector of which n elements exist.
 template <int TYPE, int Q, int V, bool TAIL>
 void value_tile(const Task& task, int64_t query, int64_t count, int64_t d, int n) {
+  const bool ahead = query == 0 && d == 0;
   const float* weights = task.weights + query * SPLIT;
   F acc[Q][V];
 #pragma GCC unroll 8
@@ -176,6 +260,7 @@ void value_tile(const Task& task, int64_t query, int64_t count, int64_t d, int n
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) acc[i][v] = zero();
   for (int64_t j = 0; j < count; ++j) {
+    if (ahead) prefetch_next_key(task, j);
     F value[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v)
@@ -206,6 +291,10 @@ template <int TYPE>
 void weigh(const Task& task, int64_t queries, int64_t count) {
   int64_t query = 0;
   for (; query + VALUE_TILE <= queries; query += VALUE_TILE) value_rows<TYPE, VALUE_TILE>(task, query, count);
+  if constexpr (VALUE_TILE > 4)
+    for (; query + 4 <= queries; query += 4) value_rows<TYPE, 4>(task, query, count);
+  if constexpr (VALUE_TILE > 3)
+    for (; query + 3 <= queries; query += 3) value_rows<TYPE, 3>(task, query, count);
   for (; query + 2 <= queries; query += 2) value_rows<TYPE, 2>(task, query, count);
   for (; query < queries; ++query) value_rows<TYPE, 1>(task, query, count);
 }

@@ -60,6 +60,22 @@ void store_row(const float* row, uint8_t* cache, int64_t width, int64_t type) {
   for (; i < width; ++i) out[i] = type == LLMRUN_F16 ? float_to_half(row[i]) : float_to_bfloat(row[i]);
 }
 
+// The key of one token into its block; `cache` is where the page keeps this head, `token` its number in the page.
+void store_key(const float* row, uint8_t* cache, int64_t token, int64_t width, int64_t type) {
+  const int64_t first = token / KEY_BLOCK * KEY_BLOCK * width + token % KEY_BLOCK;
+  constexpr int64_t piece = 64;
+  alignas(64) uint8_t stored[piece * 4];
+  for (int64_t i = 0; i < width; i += piece) {
+    const int64_t count = width - i < piece ? width - i : piece;
+    store_row(row + i, stored, count, type);
+    const int64_t at = first + i * KEY_BLOCK;
+    if (type == LLMRUN_F32)
+      for (int64_t j = 0; j < count; ++j) __builtin_memcpy(cache + (at + j * KEY_BLOCK) * 4, stored + j * 4, 4);
+    else
+      for (int64_t j = 0; j < count; ++j) __builtin_memcpy(cache + (at + j * KEY_BLOCK) * 2, stored + j * 2, 2);
+  }
+}
+
 // 16-bit activations of a block: out[0] the high plane, out[1] the low one.
 void quantize_fine(const float* x, XBlock* out) {
   F most = zero();
@@ -169,11 +185,16 @@ void kv_store(const Job& job) {
       report(job, LLMRUN_BAD_SLOT);
       continue;
     }
+    const int64_t token = slot % page_tokens;
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t place = (slot / page_tokens * heads + h) * page_tokens + slot % page_tokens;
+      const int64_t place = (slot / page_tokens * heads + h) * page_tokens;
       const int64_t row = (r * heads + h) * width;
-      store_row(source(job, 0) + row, static_cast<uint8_t*>(op.p[2]) + place * bytes, width, type);
-      store_row(source(job, 1) + row, static_cast<uint8_t*>(op.p[3]) + place * bytes, width, type);
+      uint8_t* keys = static_cast<uint8_t*>(op.p[2]) + place * bytes;
+      if (keys_in_blocks(page_tokens))
+        store_key(source(job, 0) + row, keys, token, width, type);
+      else
+        store_row(source(job, 0) + row, keys + token * bytes, width, type);
+      store_row(source(job, 1) + row, static_cast<uint8_t*>(op.p[3]) + (place + token) * bytes, width, type);
     }
   }
 }
