@@ -68,8 +68,8 @@ class Weight:
 class KvLayer:
     """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16 or f32.
 
-    Slot s = page * page_tokens + offset. Inside the [page_tokens, D] of a page and head the order of the elements is the
-    Ops' own (pages.py); pages may be copied or cleared whole, and one Ops must not read what another stored.
+    Slot s = page * page_tokens + offset. Inside the [page_tokens, D] of a page and head the order of the elements is
+    the Ops' own (native: keys_in_blocks in kernels.h). Pages may be copied or cleared whole; no Ops reads another's.
     """
 
     keys: Array

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from strata_kernels.ops import KvLayer
-from strata_kernels.pages import block_keys, key_rows
 from tests.support.op_cases import KV_TYPES, assert_close, attention_oracle, paged, random, rows_at, run
+from tests.support.pages import block_keys, key_rows
 
 TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32"])
 LENGTHS = (1, 15, 16, 17, 40, 70)

@@ -1,7 +1,7 @@
 """How the native kernels arrange keys inside a page, for whoever fills or reads a cache without them.
 
-A page whose tokens are whole blocks of 16 keeps the keys of a head as [block, D, 16]; any other page as rows. Values are
-always rows. The tensor's shape stays [P, K, page_tokens, D].
+A page whose tokens are whole blocks of 16 keeps the keys of a head as [block, D, 16]; any other page as rows. Values
+are always rows. The tensor's shape stays [P, K, page_tokens, D].
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ KEY_BLOCK = 16  # KEY_BLOCK of kernels/cpu/core/kernels.h
 
 
 def block_keys(keys: Tensor) -> Tensor:
-    """A copy of keys [P, K, page_tokens, D], rows as the reference has them, arranged as the native kernels read them."""
+    """A copy of keys [P, K, page_tokens, D] in rows, arranged as the native kernels read them."""
     pages, heads, tokens, width = keys.shape
     if tokens % KEY_BLOCK:
         return keys.clone()
