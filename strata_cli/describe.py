@@ -163,6 +163,8 @@ def lines_of(facts: Mapping[str, Any]) -> list[list[str]]:
             name = "files"
         elif key == "tensor_types":
             text = ", ".join(f"{count} {kind}" for kind, count in value.items())
+        elif key == "aliases":
+            text = ", ".join(value)
         elif isinstance(value, bool):
             text = "yes" if value else "no"
         elif isinstance(value, int):

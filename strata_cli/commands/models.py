@@ -60,10 +60,14 @@ def ls(
     elif found:
         _table(app, found, memory, long or everything)
     else:
-        app.output.note(
-            "no model fits" if pattern else "no models yet: llmrun pull smollm2 (llmrun ls --all shows more)"
-        )
+        app.output.note(_nothing(pattern, everything))
     return 0
+
+
+def _nothing(pattern: str | None, everything: bool) -> str:
+    if not pattern:
+        return "no models yet: llmrun pull smollm2 (llmrun ls --all shows more)"
+    return f"no model is called {pattern}" if everything else f"no downloaded model is called {pattern} (ls --all)"
 
 
 def _table(app: App, found: Sequence[inventory.Row], memory: tuple[int, int], long: bool) -> None:

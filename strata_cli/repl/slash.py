@@ -69,6 +69,8 @@ def _set(chat: Chat, rest: str) -> None:
     what, _, value = rest.partition(" ")
     value = value.strip()
     action = _SETTINGS.get(what)
+    if not what:
+        raise UsageError("/set needs to know what", "/set " + ", ".join(_SETTINGS))
     if action is None:
         near = difflib.get_close_matches(what, _SETTINGS, 3)
         raise UsageError(f"/set {what}: no such setting", "/set " + ", ".join(near or _SETTINGS))

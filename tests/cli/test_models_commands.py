@@ -62,6 +62,11 @@ def test_ls_all_adds_the_catalog_and_says_where_from(env):
     assert "packaged" in out
 
 
+def test_show_names_aliases_as_words(env):
+    aliases = next(line for line in call(["show", "smollm2"], env).out.splitlines() if line.startswith("aliases"))
+    assert aliases.split() == ["aliases", "smollm,", "default"]
+
+
 def test_ls_sorts_and_filters(env, store: Store):
     put_model(store, "b:x", {"m.gguf": A}, pulled_at=10)
     put_model(store, "a:x", {"m.gguf": B}, pulled_at=20)
@@ -70,7 +75,8 @@ def test_ls_sorts_and_filters(env, store: Store):
     assert names("--sort", "size") == ["b", "a"]
     assert names("--sort", "date") == ["a", "b"]
     assert names("b*") == ["b"]
-    assert call(["ls", "zzz"], env).err == "no model fits\n"
+    assert call(["ls", "zzz"], env).err == "no downloaded model is called zzz (ls --all)\n"
+    assert call(["ls", "--all", "zzz"], env).err == "no model is called zzz\n"
 
 
 def test_ls_quiet_prints_references_only(env, store: Store):

@@ -209,6 +209,13 @@ def test_wrong_parameters_change_nothing(desk, line: str):
     assert "error:" in d.err.getvalue()
 
 
+def test_set_alone_says_what_can_be_set(desk):
+    d = desk()
+    d.say("/set")
+    assert "error: /set needs to know what" in d.err.getvalue()
+    assert "/set parameter" in d.err.getvalue()
+
+
 def test_show_params_says_where_values_come_from(desk):
     d = desk()
     d.chat.origins = {"top_k": "flag"}
