@@ -122,7 +122,7 @@ def show(
 def rm(
     context: typer.Context,
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL...]", help="Downloaded models or names of cp")
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Downloaded models or names of cp")
     ] = None,
     unused: Annotated[bool, typer.Option("--unused", help="Also files that no model needs any more")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, remove nothing")] = False,

@@ -42,7 +42,7 @@ class Names:
     ) -> None:
         self._service, self._named, self._any_model, self._found = service, tuple(served), any_model, found
         self._lock = threading.Lock()
-        self._loaded_as: dict[str, str] = {}  # reference -> name of the loaded model
+        self._loaded_as: dict[str, LoadedModel] = {}  # by the reference served
         self.load_s: dict[str, float] = {}
 
     def all(self) -> list[tuple[Served, LoadedModel | None]]:
@@ -50,19 +50,19 @@ class Names:
         loaded = {model.name: model for model in self._service.loaded()}
         served = self._served(loaded)
         with self._lock:
-            known = dict(self._loaded_as)
+            known = {reference: model.name for reference, model in self._loaded_as.items()}
         return [(one, loaded.get(known.get(one.reference, one.shown))) for one in served]
 
     def find(self, name: str) -> Served:
-        """Exact name, alias, or either with `:latest`; "" = the only one. Raises NotFound with the list."""
+        """By name, alias or reference, each also with `:latest`; "" = the only one. Raises NotFound with the list."""
         served = self._served({model.name: model for model in self._service.loaded()})
         if not name:
             return self._only(served)
         with self._lock:
-            known = dict(self._loaded_as)
+            known = {reference: (model.name, model.reference) for reference, model in self._loaded_as.items()}
         for wanted in (name, name.removesuffix(":latest")):
             for one in served:
-                if wanted in (*one.names, one.reference, known.get(one.reference)):
+                if wanted in (*one.names, one.reference, *known.get(one.reference, ())):
                     return one
         if self._any_model and served:
             return self._only(served) if len(served) == 1 else served[0]
@@ -77,7 +77,7 @@ class Names:
         started = time.monotonic()
         model = self._service.load(served.reference, served.config)
         with self._lock:
-            self._loaded_as[served.reference] = model.name
+            self._loaded_as[served.reference] = model
             if model.name not in before:
                 self.load_s[served.shown] = time.monotonic() - started
         return model
@@ -89,7 +89,8 @@ class Names:
     def _served(self, loaded: dict[str, LoadedModel]) -> list[Served]:
         served = [*self._named, *(self._found() if self._found else ())]
         with self._lock:
-            known = {self._loaded_as.get(one.reference, one.shown) for one in served}
+            loads = [(one, self._loaded_as.get(one.reference)) for one in served]
+        known = {model.name if model else one.shown for one, model in loads}
         # Models loaded by another way (our own load route) answer to their name too.
         return [*served, *(Served(m.reference, (m.name,)) for m in loaded.values() if m.name not in known)]
 

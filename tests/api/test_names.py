@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from strata_cli.server.names import Served
@@ -43,6 +45,15 @@ def test_of_two_models_one_must_be_named(service):
         assert live.http.post(CHAT, json={**HI, "model": "two"}).json()["model"] == "two"
         reply = live.http.post(CHAT, json=HI)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+
+
+def test_a_loaded_model_answers_to_its_full_reference_too(service):
+    service.load("one")
+    service.models["one"] = dataclasses.replace(service.models["one"], reference="one:q4_1")
+    with live_server(service, served=[ONE]) as live:
+        assert live.http.post(CHAT, json={**HI, "model": "nick"}).status_code == 200
+        assert live.http.post(CHAT, json={**HI, "model": "one:q4_1"}).json()["model"] == "nick"
+        assert live.http.post("/api/llmrun/v1/unload", json={"model": "one:q4_1"}).json()["models"] == ["nick"]
 
 
 def test_any_name_means_the_model_when_that_is_wished(service):

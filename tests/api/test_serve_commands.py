@@ -16,10 +16,13 @@ from strata_cli.main import main
 from strata_cli.server.options import ServerOptions
 from strata_cli.server_record import ServerRecord, write_record
 from strata_engine.config import EngineConfig
+from strata_engine.env import Env
 from strata_engine.errors import UsageError
+from strata_engine.registry.store import Store
 from tests.support.fake_service import FakeService
 from tests.support.live_server import live_server
 from tests.support.process import server_process
+from tests.support.registry import put_model
 
 
 @pytest.fixture
@@ -121,6 +124,17 @@ def test_ps_and_stop(served, capsys):
     assert run(capsys, "stop", "tiny")[0] == 3
     assert run(capsys, "stop", "--all") == (0, "nothing was loaded\n", "")
     assert json.loads(run(capsys, "stop", "--all", "--json")[1])["freed_bytes"] == 0
+
+
+def test_cl_21_a_model_that_the_server_has_loaded_is_not_removed(served, home, capsys):
+    store = Store(Env({"LLMRUN_HOME": str(home)}).paths())
+    put_model(store, "tiny", {"m.gguf": b"weights"})
+    code, out, err = run(capsys, "rm", "tiny")
+    assert (code, out) == (2, "")
+    assert err == "error: tiny is loaded by the running server\n  try: llmrun stop tiny, or --force\n"
+    assert [m.reference for m in store.manifests()] == ["tiny"]
+    assert run(capsys, "stop", "tiny")[0] == run(capsys, "rm", "tiny")[0] == 0
+    assert store.manifests() == []
 
 
 def test_names_and_aliases():

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,30 @@ def test_cl_18_only_blanks_are_a_usage_error(llmrun, model: Path):
     done = llmrun("run", str(model), "   ")
     assert (done.returncode, done.stdout) == (2, "")
     assert "empty" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["資料\u3000x", "Café", "Загрузки", "with blank"])
+def test_cl_09_any_name_of_a_model_file_and_home_will_do(llmrun, model: Path, monkeypatch, tmp_path: Path, name: str):
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.setenv("LLMRUN_HOME", str(folder / "home"))
+    other = shutil.copy(model, folder / f"{name}.gguf")
+    for reference in (str(other), f"./{name}", f"./{name}/{name}.gguf"):
+        done = llmrun("run", reference, "hi", "-n", "2", "--json")
+        assert (done.returncode, json.loads(done.stdout)["model"]) == (0, name)
+
+
+def test_cl_21_a_file_may_vanish_while_its_model_answers(env, tmp_path: Path, model: Path):
+    line = "mv victim.gguf gone.gguf; rm gone.gguf"
+    shutil.copy(model, tmp_path / "victim.gguf")
+    command = [sys.executable, "-m", "strata_cli", "run", "./victim.gguf", "hi", "--ignore-eos", "-n", "300"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=tmp_path) as process:
+        assert process.stdout
+        assert os.read(process.stdout.fileno(), 1)
+        assert shell(env, tmp_path, line).returncode == 0
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"error" not in errors
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(llmrun, model: Path):
