@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from strata_cli.coercion import quicken
 from strata_cli.command_table import Command
 
 
@@ -25,7 +26,10 @@ def load(command: Command) -> Any:
 
 def _finish(parser: Any) -> None:
     """Help in our form: arguments as MODEL or [MODEL] without a Python type, and where the global flags are told."""
+    help_option = parser.get_help_option  # made on demand, unlike the others
+    parser.get_help_option = lambda context: quicken(help_option(context))
     for parameter in parser.params:
+        quicken(parameter)
         if parameter.param_type_name == "argument":
             _plain(parameter)
     parser.epilog = "Flags of every command (--json, --quiet, --offline, ...): llmrun --help"

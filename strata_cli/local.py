@@ -92,17 +92,24 @@ def server_names(app: App, place: PlaceFlags) -> list[str]:
 
 def import_engine() -> None:
     """Import what loads and runs models; once, then free. Raises UsageError in a directory that was removed."""
-    import gc
-
     if _ENGINE in sys.modules:
         return
     try:
-        os.getcwd()  # torch's own libraries end the process when there is none
+        os.getcwd()  # torch's own libraries, which the reference kernels need, end the process when there is none
     except FileNotFoundError as error:
         raise UsageError("the current directory no longer exists", "cd to one that does") from error
-    gc.disable()  # a third of a million new objects would be walked again and again
-    try:
+    with _collecting_later():
         importlib.import_module(_ENGINE)
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Modules and vocabularies are many objects that stay: not worth walking again and again, nor ever after."""
+    import gc
+
+    gc.disable()
+    try:
+        yield
     finally:
         gc.freeze()
         gc.enable()
@@ -172,7 +179,8 @@ def switch(app: App, now: OpenModel, reference: str, load: LoadFlags) -> tuple[S
 
 def _load(app: App, service: LocalService, files: ModelFiles, reference: str) -> OpenModel:
     began = time.perf_counter()
-    model = service.load_files(files)
+    with _collecting_later():
+        model = service.load_files(files)
     report = service.report(model.name)
     for choice in report.choices:
         app.output.detail(f"{choice['what']}: {choice['taken']} ({choice['why']})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,12 @@ def _open(
     info = backend.info()
     config, priced = _price(source, config, files, info, notes)
     chosen = _ops(backend, config, notes)
-    loaded = load_model(source, chosen.ops, config.mmap, progress)
-    rules = _rules(files, config, source, notes)
+    # packing leaves the interpreter's lock, building a vocabulary holds it: side by side they take the longer time
+    with ThreadPoolExecutor(1, "text rules") as beside:
+        making = beside.submit(_rules, files, config, source)
+        loaded = load_model(source, chosen.ops, config.mmap, progress)
+        rules, notes_of_text = making.result()
+    notes.extend(notes_of_text)
     layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
     memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros)
     # a full house of decode rows must fit into one step
@@ -162,20 +167,18 @@ def _ops(backend: Backend, config: EngineConfig, notes: list[Choice]) -> ChosenO
     return chosen
 
 
-def _rules(files: ModelFiles, config: EngineConfig, source: WeightSource, notes: list[Choice]) -> TextRules:
+def _rules(files: ModelFiles, config: EngineConfig, source: WeightSource) -> tuple[TextRules, list[Choice]]:
     from strata_engine.text.rules import load_text_rules
 
     template, origin = _template(files, config)
     rules = load_text_rules(source.metadata(), _text_directory(files), template)
     if rules.tokenizer is None:
-        notes.append(Choice("tokenizer", "none", "the model's files hold none: token-id prompts only"))
-        return rules
+        return rules, [Choice("tokenizer", "none", "the model's files hold none: token-id prompts only")]
     where = "the GGUF file" if source.kind == "gguf" else "tokenizer.json"
-    notes.append(Choice("tokenizer", f"{rules.tokenizer.vocab_size} tokens", where))
+    tokens = Choice("tokenizer", f"{rules.tokenizer.vocab_size} tokens", where)
     replaced = any(notice.code == "template-default" for notice in rules.notices)
     why = "built in: the model brings none" if replaced else origin
-    notes.append(Choice("chat template", f"{len(rules.template_source)} characters", why))
-    return rules
+    return rules, [tokens, Choice("chat template", f"{len(rules.template_source)} characters", why)]
 
 
 def _template(files: ModelFiles, config: EngineConfig) -> tuple[str | None, str]:
