@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 2
+#define LLMRUN_ABI 3
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -51,7 +51,15 @@ enum LlmrunCode {
   LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32)
   LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)
   LLMRUN_PACK = 13,        // n: rows cols type        p: source packed
-  LLMRUN_CODES = 14,
+  // Mixture of experts; S = R k slots sorted by expert, `plan` i32 [1 + 3 E], see core/experts.h.
+  LLMRUN_EXPERT_ROUTE = 14,    // n: R E k             p: logits ids(i32) weights     flags: 4 = weights sum to 1
+  LLMRUN_EXPERT_PLAN = 15,     // n: R k E             p: ids order(i32) place(i32) plan
+  LLMRUN_EXPERT_INPUT = 16,    // n: R k K             p: x order plan out blocks|0   flags: 2 = 16-bit activations
+  LLMRUN_EXPERT_LINEAR = 17,   // n: S K E count (N type)*   p: x blocks|0 plan (packed[E] out)*
+                               // n[9]: 1 = all slots read row 0 of x                 flags: 2 = 16-bit activations
+  LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0     flags: 2 = 16-bit activations
+  LLMRUN_EXPERT_COMBINE = 19,  // n: R k W             p: values place weights out    flags: 1 = add to out
+  LLMRUN_CODES = 20,
 };
 
 // Results of llmrun_program_run.
@@ -63,6 +71,7 @@ enum LlmrunStatus {
   LLMRUN_BAD_INDEX = 4,     // gather: index outside the rows
   LLMRUN_NO_MEMORY = 5,
   LLMRUN_BAD_PROGRAM = 6,
+  LLMRUN_BAD_EXPERT = 7,    // expert_plan: id of no expert
 };
 
 typedef struct LlmrunOp {

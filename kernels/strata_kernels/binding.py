@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -22,7 +22,8 @@ TYPES = {
 
 EMBED, RMS_NORM, QUANTIZE, LINEAR, SILU_MUL, ADD, ROPE_TABLE, ROPE, KV_STORE, ATTENTION, GATHER = range(11)
 ARGMAX, LOG_SOFTMAX, PACK = range(11, 14)
-ADD_TO_OUT, FINE = 1, 2
+EXPERT_ROUTE, EXPERT_PLAN, EXPERT_INPUT, EXPERT_LINEAR, EXPERT_HIDDEN, EXPERT_COMBINE = range(14, 20)
+ADD_TO_OUT, FINE, RENORMALISE = 1, 2, 4
 
 STATUS = {
     1: "embed: an id lies outside the table",
@@ -31,6 +32,7 @@ STATUS = {
     4: "gather: an index lies outside the rows",
     5: "out of memory for the kernels' scratch",
     6: "the program could not run",
+    7: "experts: a chosen id is no expert",
 }
 
 _FILES = {"win32": "llmrun_cpu.dll", "darwin": "libllmrun_cpu.dylib"}

@@ -21,7 +21,8 @@ from strata_kernels import arrays, binding
 from strata_kernels.arrays import Seen, see
 from strata_kernels.binding import TYPES, load
 from strata_kernels.checks import apart, dense, same_or_apart
-from strata_kernels.ops import Array, KvLayer, Rotary, Rows, Weight
+from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
+from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
 
@@ -75,6 +76,7 @@ class NativeOps:
         self._arena: NDArray[np.uint8] | None = None
         self._arena_used_bytes = 0
         self._lazily_packed: dict[tuple[int, str, int, int], tuple[Weight, Weight]] = {}
+        self._expert_layers: dict[int, ExpertLayer] = {}
         self._blocks = aligned(0)
         self._quantized: _Quantized | None = None  # what self._blocks holds while recording
         self._tables: dict[tuple[int, ...], tuple[Seen, Seen]] = {}
@@ -159,6 +161,10 @@ class NativeOps:
     zeros = staticmethod(arrays.zeros)
     host = staticmethod(arrays.host)
     constant = staticmethod(arrays.constant)
+
+    def take_blocks(self, rows: int, cols: int, bits: int) -> NDArray[Any]:
+        """Workspace for x [rows, cols] quantised to 8 or 16 bits."""
+        return self._workspace.take((self._functions.llmrun_quantized_bytes(rows, cols, bits),), "u8")
 
     def scope(self) -> AbstractContextManager[None]:
         """Everything taken inside is given back at the end."""
@@ -270,6 +276,10 @@ class NativeOps:
     def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up. out may be gate or up."""
         self._elementwise(binding.SILU_MUL, "silu_mul", gate, up, out)
+
+    def experts(self, x: Array, logits: Array, experts: Experts, out: Array, add: bool = False) -> None:
+        """out[R, W] (+)= the weighted sum of each row's experts."""
+        ExpertRecorder(self, self._emit, self._expert_layers).record(x, logits, experts, out, add)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
         """out = a + b. out may be a or b."""

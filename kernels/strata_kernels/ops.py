@@ -108,6 +108,36 @@ class Rotary:
     scale: float = 1.0
 
 
+@dataclass(frozen=True)
+class Experts:
+    """One layer's mixture of experts: `gate`, `up` [I, W] and `down` [W, I] of each expert, in order of their ids.
+
+    All matrices of one of the three have one shape and storage type. Of a row's softmax over all router logits the
+    `top_k` largest count (lowest id first among equals); with `renormalise` they are divided by their sum.
+    """
+
+    gate: tuple[Weight, ...]
+    up: tuple[Weight, ...]
+    down: tuple[Weight, ...]
+    top_k: int
+    renormalise: bool
+
+    def check(self, width: int) -> None:
+        """Raises ValueError unless the matrices fit each other and rows of `width`."""
+        if not 1 <= self.top_k <= len(self.gate):
+            raise ValueError(f"experts: {self.top_k} of {len(self.gate)} experts cannot be chosen")
+        inner = self.gate[0].rows
+        for name, part, shape in (
+            ("gate", self.gate, (inner, width)),
+            ("up", self.up, (inner, width)),
+            ("down", self.down, (width, inner)),
+        ):
+            if len(part) != len(self.gate) or any((w.rows, w.cols) != shape for w in part):
+                raise ValueError(f"experts: {name} is not {len(self.gate)} matrices of {shape[0]} x {shape[1]}")
+            if len({(weight.type, weight.layout) for weight in part}) > 1:
+                raise ValueError(f"experts: the {name} matrices differ in their storage type or layout")
+
+
 class Ops(Protocol):
     """Operations on one device. Unless said otherwise arrays are contiguous f32 and `out` may not alias an input."""
 
@@ -166,6 +196,14 @@ class Ops(Protocol):
 
     def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up, [R, I] each. out may be gate or up."""
+        ...
+
+    def experts(self, x: Array, logits: Array, experts: Experts, out: Array, add: bool = False) -> None:
+        """out[R, W] = sum over the chosen experts of p * down(silu(gate x) * up x), the most probable first.
+
+        x [R, W]; logits [R, E] of the router. With `add`, added to what out holds (residual). The sum of a row is taken
+        in the order of its own choice, so batch mates do not matter.
+        """
         ...
 
     def add(self, a: Array, b: Array, out: Array) -> None:

@@ -16,6 +16,7 @@ from strata_engine.bench.plan import SpeedTest
 from strata_engine.bench.report import Row, Setting
 from strata_engine.bench.speed import Measurer
 from strata_engine.config import EngineConfig
+from strata_engine.placement.mixture import bytes_read
 from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.opening import BackendFactory, Opened, open_parts
 
@@ -77,9 +78,9 @@ class Session:
 
 
 def bytes_per_token(parts: Opened, test: SpeedTest) -> int:
-    """Bytes one decode step must read: every weight once, one row of a separate embedding, keys and values so far."""
+    """Bytes a decode step must read: every weight once (of experts those used), one embedding row, keys and values."""
     tensors = parts.source.tensors()
-    weights = sum(meta.nbytes for meta in tensors.values())
+    weights = bytes_read(parts.source)
     if any(name in tensors for name in _HEADS):
         for name in _EMBEDDINGS:
             if name in tensors:

@@ -18,18 +18,21 @@ GGUF = {
     "llama": ("llama", "Llama"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen3", "Qwen3"),
+    "qwen3moe": ("qwen3_moe", "Qwen3Moe"),
 }
 HUGGING_FACE = {
     "LlamaForCausalLM": ("llama", "Llama"),
     "MistralForCausalLM": ("llama", "Llama"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+    "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
 }
 _MODEL_TYPES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 

@@ -1,4 +1,4 @@
-"""ModelConfig: the numbers of a dense decoder, read from config.json or GGUF keys. No torch.
+"""ModelConfig: the numbers of a decoder, read from config.json or GGUF keys. No torch.
 
 What differs between families (biases, q/k norms, rope pairing) is passed in as Traits by the family's module.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.formats.base import WeightSource
 from strata_engine.models.fields import Fields
+from strata_engine.models.mixture import MixtureConfig, gguf_mixture, hf_mixture
 
 _SCALINGS = ("linear", "llama3", "yarn")
 
@@ -52,11 +53,12 @@ class Traits:
     qkv_bias: bool = False
     qk_norm: bool = False
     adjacent_gguf: bool = False  # GGUF stores q and k for adjacent-pair rope
+    mixture: bool = False  # may have experts in place of the MLP
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder. Widths in elements. `train_context_tokens`: positions the model was made for."""
+    """A decoder. Widths in elements. `train_context_tokens`: positions the model was made for."""
 
     architecture: str
     vocab_size: int
@@ -74,6 +76,7 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    mixture: MixtureConfig | None = None
 
 
 def read_config(source: WeightSource, architecture: str, traits: Traits) -> ModelConfig:
@@ -100,7 +103,9 @@ def _from_gguf(source: WeightSource, fields: Fields, architecture: str, traits: 
     def key(name: str) -> str:
         return f"{prefix}.{name}"
 
-    if fields.has(key("expert_count")) and fields.integer(key("expert_count"), least=0) > 0:
+    layers = fields.integer(key("block_count"))
+    mixture = gguf_mixture(source, fields, prefix, layers)
+    if mixture and not traits.mixture:
         raise UsageError(f"{fields.where}: {prefix} with experts is not supported", hint="use a dense model")
     tensors = source.tensors()
     table = tensors.get("token_embd.weight")
@@ -116,8 +121,8 @@ def _from_gguf(source: WeightSource, fields: Fields, architecture: str, traits: 
         architecture=architecture,
         vocab_size=table.shape[0],
         width=width,
-        inner_width=fields.integer(key("feed_forward_length")),
-        layers=fields.integer(key("block_count")),
+        inner_width=fields.integer(key("feed_forward_length"), mixture.inner_width if mixture else None),
+        layers=layers,
         heads=heads,
         kv_heads=fields.integer(key("attention.head_count_kv"), heads),
         head_width=head_width,
@@ -129,6 +134,7 @@ def _from_gguf(source: WeightSource, fields: Fields, architecture: str, traits: 
         output_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         qk_norm=traits.qk_norm,
+        mixture=mixture,
     )
 
 
@@ -169,12 +175,13 @@ def _from_hf(fields: Fields, architecture: str, traits: Traits) -> ModelConfig:
     head_width = fields.integer("head_dim", max(1, width // heads))
     context_tokens = fields.integer("max_position_embeddings")
     own_bias = fields.flag("attention_bias", False)
+    layers = fields.integer("num_hidden_layers")
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
         width=width,
         inner_width=fields.integer("intermediate_size"),
-        layers=fields.integer("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=fields.integer("num_key_value_heads", heads),
         head_width=head_width,
@@ -186,6 +193,7 @@ def _from_hf(fields: Fields, architecture: str, traits: Traits) -> ModelConfig:
         output_bias=own_bias,
         mlp_bias=fields.flag("mlp_bias", False),
         qk_norm=traits.qk_norm,
+        mixture=hf_mixture(fields, layers) if traits.mixture else None,
     )
 
 

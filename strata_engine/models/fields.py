@@ -33,6 +33,13 @@ class Fields:
             raise self._bad(key, value, "a positive number")
         return float(value)
 
+    def integers(self, key: str) -> frozenset[int]:
+        """A list of whole numbers as a set; empty when absent. Raises CorruptFile."""
+        value = self._values.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
+            raise self._bad(key, value, "a list of whole numbers")
+        return frozenset(value)
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean. Raises CorruptFile."""
         value = self._get(key, default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +15,14 @@ from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import Wanted
 from strata_engine.models.rotary import make_rotary
 from strata_kernels.ops import Array, Ops, Weight
+
+
+class Inner(Protocol):
+    """What follows attention in a layer; adds its result to the residual stream."""
+
+    def forward(self, x: Array, ops: Ops) -> None:
+        """x [R, W] += its result."""
+        ...
 
 
 class Llama:
@@ -34,11 +43,16 @@ class Llama:
         if "rope_freqs.weight" in source.tensors():
             found.append(Wanted("rope_factors", (config.rope.dims // 2,), "vector"))
         for layer in range(config.layers):
-            found += [Wanted(f"{layer}.{w.name}", w.shape, w.use) for w in _layer_tensors(config)]
+            found += [*_attention_tensors(config, layer), *cls.inner_tensors(config, layer, source)]
         found.append(Wanted("norm", (config.width,), "vector"))
         # a tied head is the embedding matrix again, packed for multiplying
         found.append(Wanted("embed" if config.tied else "head", (config.vocab_size, config.width), "matrix"))
         return found
+
+    @classmethod
+    def inner_tensors(cls, config: ModelConfig, layer: int, source: WeightSource) -> list[Wanted]:
+        """The tensors of the part after attention, without its norm."""
+        return mlp_tensors(config, layer)
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> None:
         self.config = config
@@ -49,7 +63,7 @@ class Llama:
         self._rotary = make_rotary(config.rope, None if factors is None else np.asarray(factors))
         self._layers = [self._layer(n, weights, vectors) for n in range(config.layers)]
 
-    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> tuple[Attention, Mlp]:
+    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> tuple[Attention, Inner]:
         def linear(name: str) -> Linear:
             return Linear(weights[f"{n}.{name}"], vectors.get(f"{n}.{name}_bias"))
 
@@ -66,8 +80,13 @@ class Llama:
             eps=config.norm_eps,
             rotary=self._rotary,
         )
-        mlp = Mlp(vectors[f"{n}.norm2"], linear("gate"), linear("up"), linear("down"), config.norm_eps)
-        return attention, mlp
+        return attention, self.inner(n, weights, vectors)
+
+    def inner(self, layer: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> Inner:
+        """The part after attention."""
+        names = (f"{layer}.{projection}" for projection in ("gate", "up", "down"))
+        parts = (Linear(weights[name], vectors.get(f"{name}_bias")) for name in names)
+        return Mlp(vectors[f"{layer}.norm2"], *parts, eps=self.config.norm_eps)
 
     def memory(self) -> list[LayerMemory]:
         """One key and one value for each kv head in every layer."""
@@ -77,9 +96,9 @@ class Llama:
         """The residual stream after the last layer, f32 [R, W]."""
         x = ops.take(batch.count, self.config.width)
         ops.embed(batch.ids, self._table, x)
-        for (attention, mlp), cache in zip(self._layers, batch.caches, strict=True):
+        for (attention, inner), cache in zip(self._layers, batch.caches, strict=True):
             attention.forward(x, cache, batch.rows, ops)
-            mlp.forward(x, ops)
+            inner.forward(x, ops)
         return Hidden(x)
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
@@ -91,9 +110,9 @@ class Llama:
             ops.linear(picked, [self._head.weight], [out])
 
 
-def _layer_tensors(config: ModelConfig) -> list[Wanted]:
-    """The tensors of one layer, without the layer number."""
-    width, inner = config.width, config.inner_width
+def _attention_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
+    """Norms and attention of a layer."""
+    width = config.width
     q_rows, kv_rows = config.heads * config.head_width, config.kv_heads * config.head_width
     found = [
         Wanted("norm1", (width,), "vector"),
@@ -102,9 +121,6 @@ def _layer_tensors(config: ModelConfig) -> list[Wanted]:
         Wanted("v", (kv_rows, width), "matrix"),
         Wanted("o", (width, q_rows), "matrix"),
         Wanted("norm2", (width,), "vector"),
-        Wanted("gate", (inner, width), "matrix"),
-        Wanted("up", (inner, width), "matrix"),
-        Wanted("down", (width, inner), "matrix"),
     ]
     optional = {
         "q_bias": (q_rows, config.qkv_bias),
@@ -113,8 +129,23 @@ def _layer_tensors(config: ModelConfig) -> list[Wanted]:
         "o_bias": (width, config.output_bias),
         "q_norm": (config.head_width, config.qk_norm),
         "k_norm": (config.head_width, config.qk_norm),
-        "gate_bias": (inner, config.mlp_bias),
-        "up_bias": (inner, config.mlp_bias),
-        "down_bias": (width, config.mlp_bias),
     }
-    return found + [Wanted(name, (size,), "vector") for name, (size, there) in optional.items() if there]
+    return _of_layer(layer, found, optional)
+
+
+def mlp_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
+    """The gated MLP of a layer, without its norm."""
+    width, inner = config.width, config.inner_width
+    found = [
+        Wanted("gate", (inner, width), "matrix"),
+        Wanted("up", (inner, width), "matrix"),
+        Wanted("down", (width, inner), "matrix"),
+    ]
+    sizes = {"gate_bias": inner, "up_bias": inner, "down_bias": width}
+    return _of_layer(layer, found, {name: (size, config.mlp_bias) for name, size in sizes.items()})
+
+
+def _of_layer(layer: int, found: list[Wanted], optional: Mapping[str, tuple[int, bool]]) -> list[Wanted]:
+    """With the layer's number in the names, and the vectors that are there."""
+    vectors = [Wanted(name, (size,), "vector") for name, (size, there) in optional.items() if there]
+    return [Wanted(f"{layer}.{want.name}", want.shape, want.use) for want in found + vectors]

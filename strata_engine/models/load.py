@@ -18,6 +18,7 @@ from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import require_kernel
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
+from strata_engine.models.mixture import expert_rows
 from strata_engine.models.names import NOT_NEEDED, Wanted, stored_name
 from strata_kernels.ops import Array, Ops, Weight
 from strata_kernels.registry import weight_types
@@ -104,20 +105,34 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
         store.vectors[want.name] = ops.constant(_floats(data, meta.type))
         store.packed_bytes += 4 * want.shape[0]
         return
+    if want.use == "experts":
+        for name, rows, part in expert_rows(want, data):
+            _keep(name, Weight(meta.type, rows, want.shape[-1], part), ops, mmap, store)
+        return
     rows, cols = want.shape
-    matrix = (data if mmap else data.copy()).reshape(rows, -1)
-    stored = Weight(meta.type, rows, cols, matrix)
-    if want.use == "table":
-        kept = store.weights[want.name + ".table"] = replace(stored, data=ops.constant(matrix))
+    if want.use == "matrix":
+        _keep(want.name, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, mmap, store)
+        return
+    table = (data if mmap else data.copy()).reshape(rows, -1)
+    kept = store.weights[want.name + ".table"] = Weight(meta.type, rows, cols, ops.constant(table))
+    _count(kept, mmap and kept.data is table, store)
+
+
+def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: _Store) -> None:
+    """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
+    stored = stored if mmap else replace(stored, data=stored.data[:].copy())
+    kept = store.weights[name] = ops.pack(stored)
+    forget = getattr(ops, "drop_mapped", None)
+    if mmap and forget is not None and kept.data is not stored.data:
+        forget(stored.data)  # the packed copy is what runs; the file's pages would stay resident beside it
+    _count(kept, mmap and kept.data is stored.data, store)
+
+
+def _count(weight: Weight, mapped: bool, store: _Store) -> None:
+    if mapped:
+        store.mapped_bytes += weight.data.nbytes
     else:
-        kept = store.weights[want.name] = ops.pack(stored)
-        forget = getattr(ops, "drop_mapped", None)
-        if mmap and forget is not None and kept.data is not matrix:
-            forget(data)  # the packed copy is what runs; the file's pages would stay resident beside it
-    if mmap and kept.data is matrix:
-        store.mapped_bytes += meta.nbytes
-    else:
-        store.packed_bytes += kept.data.nbytes
+        store.packed_bytes += weight.data.nbytes
 
 
 def _floats(data: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:

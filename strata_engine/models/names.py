@@ -1,6 +1,6 @@
 """Our tensor names and how GGUF files and Hugging Face checkpoints spell them. No torch.
 
-`{n}` is the layer. A tensor that we know but do not need is listed in NOT_NEEDED with the reason.
+`{n}` is the layer, `{e}` the expert. A tensor that we know but do not need is listed in NOT_NEEDED with the reason.
 """
 
 from __future__ import annotations
@@ -29,10 +29,20 @@ NAMES: dict[str, tuple[str, str]] = {
     "{n}.gate": ("blk.{n}.ffn_gate.weight", "model.layers.{n}.mlp.gate_proj.weight"),
     "{n}.up": ("blk.{n}.ffn_up.weight", "model.layers.{n}.mlp.up_proj.weight"),
     "{n}.down": ("blk.{n}.ffn_down.weight", "model.layers.{n}.mlp.down_proj.weight"),
+    "{n}.router": ("blk.{n}.ffn_gate_inp.weight", "model.layers.{n}.mlp.gate.weight"),
+    "{n}.gate_exps": ("blk.{n}.ffn_gate_exps.weight", ""),
+    "{n}.up_exps": ("blk.{n}.ffn_up_exps.weight", ""),
+    "{n}.down_exps": ("blk.{n}.ffn_down_exps.weight", "model.layers.{n}.mlp.experts.down_proj"),
+    "{n}.gate_up_exps": ("blk.{n}.ffn_gate_up_exps.weight", "model.layers.{n}.mlp.experts.gate_up_proj"),
+    "{n}.expert.{e}.gate": ("", "model.layers.{n}.mlp.experts.{e}.gate_proj.weight"),
+    "{n}.expert.{e}.up": ("", "model.layers.{n}.mlp.experts.{e}.up_proj.weight"),
+    "{n}.expert.{e}.down": ("", "model.layers.{n}.mlp.experts.{e}.down_proj.weight"),
     "{n}.gate_bias": ("blk.{n}.ffn_gate.bias", "model.layers.{n}.mlp.gate_proj.bias"),
     "{n}.up_bias": ("blk.{n}.ffn_up.bias", "model.layers.{n}.mlp.up_proj.bias"),
     "{n}.down_bias": ("blk.{n}.ffn_down.bias", "model.layers.{n}.mlp.down_proj.bias"),
 }
+
+_LAYER, _EXPERT = re.compile(r"^(\d+)\."), re.compile(r"expert\.(\d+)\.")
 
 # computed from the config instead; old checkpoints store it
 NOT_NEEDED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|blk\.\d+\.attn_rot_embd")
@@ -42,7 +52,8 @@ NOT_NEEDED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|blk\.\d+\.attn_rot_embd")
 class Wanted:
     """A tensor that a model needs. `name` is ours; `shape` rows first.
 
-    `use`: matrix (multiplied, may be packed) | table (rows are looked up) | vector (small, becomes f32).
+    `use`: matrix (multiplied, may be packed) | experts (a stack of matrices, see mixture.py) | table (rows are
+    looked up) | vector (small, becomes f32).
     """
 
     name: str
@@ -52,7 +63,8 @@ class Wanted:
 
 def stored_name(name: str, kind: str) -> str:
     """Our name as the checkpoint spells it; "" when that kind never stores it. `kind`: gguf | safetensors."""
-    layer, dot, rest = name.partition(".")
-    key = f"{{n}}.{rest}" if dot else name
-    gguf, hugging_face = NAMES[key]
-    return (gguf if kind == "gguf" else hugging_face).replace("{n}", layer)
+    key = _EXPERT.sub("expert.{e}.", _LAYER.sub("{n}.", name))
+    stored = NAMES[key][0 if kind == "gguf" else 1]
+    layer, expert = _LAYER.match(name), _EXPERT.search(name)
+    stored = stored.replace("{n}", layer[1]) if layer else stored
+    return stored.replace("{e}", expert[1]) if expert else stored

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from strata_engine.config import EngineConfig
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.placement.mixture import ExpertUse, expert_use
 from strata_engine.units import format_bytes
 
 KV_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
@@ -65,6 +66,7 @@ class _Shape:
     query_rows: int
     kv_rows: int  # of all layers together, keys and values
     inner: int
+    expert_row: int  # floats of a row in a layer with experts
     train_context_tokens: int
     weights_bytes: int
     elements: int
@@ -142,7 +144,7 @@ def _whole_pages(tokens: int, config: EngineConfig) -> int:
 def _workspace_bytes(shape: _Shape, config: EngineConfig) -> int:
     rows = max(config.batch_rows, config.max_sequences)
     attention = shape.width + 2 * shape.query_rows + 2 * shape.width
-    row = 4 * (shape.width + max(attention, shape.width + 2 * shape.inner))
+    row = 4 * (shape.width + max(attention, shape.width + 2 * shape.inner, shape.width + shape.expert_row))
     return rows * row + 4 * config.max_sequences * (shape.vocab + shape.width)
 
 
@@ -155,16 +157,26 @@ def _shape(source: WeightSource) -> _Shape:
         raise UsageError(f"{where}: no embedding and attention tensors of a known name; cannot estimate its memory")
     stored = sum(meta.nbytes for meta in tensors.values())
     tied = not any(name in tensors for name in _HEAD)
+    use = expert_use(source)
     return _Shape(
         vocab=embed.shape[0],
         width=embed.shape[1],
         query_rows=max((m.shape[0] for m in _matching(tensors, _QUERY)), default=embed.shape[1]),
         kv_rows=kv_rows,
-        inner=max((m.shape[0] for m in _matching(tensors, _GATE)), default=4 * embed.shape[1]),
+        inner=max((m.shape[0] for m in _matching(tensors, _GATE)), default=0 if use else 4 * embed.shape[1]),
+        expert_row=_expert_row(use, embed.shape[1]),
         train_context_tokens=_train_context(source),
         weights_bytes=stored + (embed.nbytes if tied else 0),
         elements=sum(math.prod(meta.shape) for meta in tensors.values()),
     )
+
+
+def _expert_row(use: ExpertUse | None, width: int) -> int:
+    """Each choice of a row takes its gathered input, gate, up and quantised forms (3 bytes an element)."""
+    if use is None:
+        return 0
+    quantised = 3 * (width + use.inner_width) // 4
+    return use.used * (width + 2 * use.inner_width + quantised) + use.count
 
 
 def _matching(tensors: Mapping[str, TensorMeta], pattern: re.Pattern[str]) -> list[TensorMeta]:

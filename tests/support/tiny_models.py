@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from strata_engine.formats.base import TensorMeta
+from tests.support.tiny_gguf import write_gguf
 
 # Tiny tensors gain nothing from threads, and on a busy machine their barriers cost most of the time.
 torch.set_num_threads(1)
@@ -30,13 +31,25 @@ OWN = {
     "llama": {"tie_word_embeddings": True},
     "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"tie_word_embeddings": False, "head_dim": 32},
+    "qwen3_moe": {
+        "tie_word_embeddings": False,
+        "head_dim": 32,
+        "moe_intermediate_size": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
 }
 CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 FAMILIES = tuple(CLASSES)
+GGUF_ARCHITECTURES = {"qwen3_moe": "qwen3moe"}  # where it is not the name of the family
 
 
 def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTrainedModel:
@@ -106,8 +119,18 @@ def memory_source(model: transformers.PreTrainedModel, **changes: Any) -> Memory
     return MemorySource(tensors, config)
 
 
-def gguf_tensors(model: transformers.PreTrainedModel, family: str) -> dict[str, np.ndarray]:
-    """The model's tensors under GGUF names, with the q and k rows of llama reordered for adjacent-pair rotation."""
+def write_tiny(model: transformers.PreTrainedModel, family: str, path: Path, types: str = "F32") -> Path:
+    """As a GGUF file; returns the path."""
+    architecture = GGUF_ARCHITECTURES.get(family, family)
+    write_gguf(path, architecture, gguf_metadata(model), gguf_tensors(model, family), types=types)
+    return path
+
+
+def gguf_tensors(model: transformers.PreTrainedModel, family: str, fused: bool = False) -> dict[str, np.ndarray]:
+    """The model's tensors under GGUF names, with the q and k rows of llama reordered for adjacent-pair rotation.
+
+    `fused`: gate and up of the experts stay in one tensor.
+    """
     from strata_engine.models.names import NAMES
 
     config = model.config
@@ -122,6 +145,17 @@ def gguf_tensors(model: transformers.PreTrainedModel, family: str) -> dict[str, 
             if family == "llama" and ours[-2:] in heads:
                 value = _adjacent(value, heads[ours[-2:]])
             found[gguf_name.replace("{n}", str(layer))] = np.ascontiguousarray(value)
+    return found if fused else _split_experts(found)
+
+
+def _split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    found = {}
+    for name, value in tensors.items():
+        if ".ffn_gate_up_exps." in name:
+            gate, up = (np.ascontiguousarray(half) for half in np.split(value, 2, axis=1))
+            found[name.replace("gate_up", "gate")], found[name.replace("gate_up", "up")] = gate, up
+        else:
+            found[name] = value
     return found
 
 
@@ -132,10 +166,17 @@ def _adjacent(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def gguf_metadata(model: transformers.PreTrainedModel) -> dict[str, Any]:
-    """The hyper-parameter keys of a dense decoder."""
+    """The hyper-parameter keys of a decoder."""
     config = model.config
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return {
+    experts = {}
+    if hasattr(config, "num_experts"):
+        experts = {
+            "{a}.expert_count": config.num_experts,
+            "{a}.expert_used_count": config.num_experts_per_tok,
+            "{a}.expert_feed_forward_length": config.moe_intermediate_size,
+        }
+    return experts | {
         "{a}.block_count": config.num_hidden_layers,
         "{a}.context_length": config.max_position_embeddings,
         "{a}.embedding_length": config.hidden_size,

@@ -44,6 +44,26 @@ void check_linear(const LlmrunOp& op) {
   }
 }
 
+void check_expert_linear(const LlmrunOp& op) {
+  positive(op, 0, 4);
+  if (op.n[3] > 2) refuse(op, "too many matrices");
+  if (!op.p[0] || !op.p[2]) refuse(op, "x or plan is null");
+  for (int64_t i = 0; i < op.n[3]; ++i) {
+    const int n = static_cast<int>(4 + 2 * i), p = static_cast<int>(3 + 2 * i);
+    positive(op, n, n + 1);
+    check_type(op, op.n[n + 1], op.n[1]);
+    if (!op.p[p] || !op.p[p + 1]) refuse(op, "matrices or output are null");
+    if (!is_float(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
+    for (int64_t e = 0; e < op.n[2]; ++e)
+      if (!static_cast<void**>(op.p[p])[e]) refuse(op, "the matrix of expert " + std::to_string(e) + " is null");
+  }
+}
+
+// Columns of rows that may be quantised: `blocks` 0 or whole blocks.
+void check_blocks(const LlmrunOp& op, int64_t cols, const void* blocks) {
+  if (blocks && cols % BLOCK) refuse(op, "columns are no multiple of 32");
+}
+
 void check_cache_type(const LlmrunOp& op, int64_t type) {
   if (!is_float(type)) refuse(op, "the cache type is not f32, f16 or bf16");
 }
@@ -77,6 +97,15 @@ void check_op(const LlmrunOp& op) {
     case LLMRUN_ATTENTION: return check_attention(op);
     case LLMRUN_GATHER: positive(op, 0, 3); return present(op, 3);
     case LLMRUN_ARGMAX: case LLMRUN_LOG_SOFTMAX: positive(op, 0, 2); return present(op, 2);
+    case LLMRUN_EXPERT_ROUTE:
+      positive(op, 0, 3);
+      if (op.n[2] > op.n[1]) refuse(op, "more choices than experts");
+      return present(op, 3);
+    case LLMRUN_EXPERT_PLAN: positive(op, 0, 3); return present(op, 4);
+    case LLMRUN_EXPERT_INPUT: positive(op, 0, 3); present(op, 4); return check_blocks(op, op.n[2], op.p[4]);
+    case LLMRUN_EXPERT_LINEAR: return check_expert_linear(op);
+    case LLMRUN_EXPERT_HIDDEN: positive(op, 0, 2); present(op, 3); return check_blocks(op, op.n[1], op.p[3]);
+    case LLMRUN_EXPERT_COMBINE: positive(op, 0, 3); return present(op, 4);
     case LLMRUN_PACK: positive(op, 0, 2); present(op, 2); return check_type(op, op.n[2], op.n[1]);
     default: refuse(op, "no such op");
   }

@@ -47,11 +47,13 @@ static inline void report(const Job& job, int32_t status) { __atomic_store_n(job
 using Kernel = void (*)(const Job&);
 
 // One build's kernels. Units: rows, except linear (16-row groups x row panels), attention (see AttentionPlan),
-// attention_merge (row x head), silu_mul and add (chunks of 1024 elements), rope (rows).
+// attention_merge (row x head), silu_mul and add (chunks of 1024 elements), rope (rows), expert_input and expert_hidden
+// (slots), expert_linear (16-row groups x experts with rows).
 struct KernelTable {
   const char* name;
   int32_t tile;  // rows a matrix tile holds; panels are multiples of it
   Kernel rms_norm, quantize, linear, silu_mul, add, rope, kv_store, attention, attention_merge, argmax, log_softmax;
+  Kernel expert_route, expert_input, expert_linear, expert_hidden, expert_combine;
 };
 
 constexpr int64_t CHUNK_ELEMENTS = 1024;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "experts.h"
+
 namespace llmrun {
 namespace {
 
@@ -34,6 +36,11 @@ Cost cost_of(const LlmrunOp& op) {
     case LLMRUN_KV_STORE: return {n[0], 10 + 0.1 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_GATHER: return {n[0], 10 + 0.1 * static_cast<double>(n[1])};
     case LLMRUN_ARGMAX: return {n[0], 0.1 * static_cast<double>(n[1])};
+    case LLMRUN_EXPERT_ROUTE: return {n[0], 3 * static_cast<double>(n[1])};
+    case LLMRUN_EXPERT_PLAN: return {1, 3 * static_cast<double>(n[0] * n[1])};
+    case LLMRUN_EXPERT_INPUT: return {n[0] * n[1], 0.4 * static_cast<double>(n[2])};
+    case LLMRUN_EXPERT_HIDDEN: return {n[0], 0.8 * static_cast<double>(n[1])};
+    case LLMRUN_EXPERT_COMBINE: return {n[0], 0.1 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_LOG_SOFTMAX: return {n[0], 0.8 * static_cast<double>(n[1])};
     default: return {groups_of(n[0]), 16 * static_cast<double>(n[1])};  // pack
   }
@@ -108,6 +115,14 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_ARGMAX: return plain(table.argmax);
     case LLMRUN_LOG_SOFTMAX: return plain(table.log_softmax);
     case LLMRUN_PACK: return plain(pack);
+    case LLMRUN_EXPERT_ROUTE: return plain(table.expert_route);
+    case LLMRUN_EXPERT_PLAN:
+      scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(op.n[2]) * sizeof(int32_t));
+      return plain(expert_plan);
+    case LLMRUN_EXPERT_INPUT: return plain(table.expert_input);
+    case LLMRUN_EXPERT_LINEAR: return add_expert_products(table, const_cast<LlmrunOp*>(&op));
+    case LLMRUN_EXPERT_HIDDEN: return plain(table.expert_hidden);
+    case LLMRUN_EXPERT_COMBINE: return plain(table.expert_combine);
     default: break;  // attention, by check_op
   }
   groups_.reserve(std::max(groups_.capacity(), static_cast<size_t>(op.n[0])));
@@ -166,6 +181,7 @@ void Program::place_partials(const LlmrunOp& op) {
 }
 
 void Program::prepare(Phase* phase) {
+  if (phase->op->code == LLMRUN_EXPERT_LINEAR) return prepare_experts(phase);
   if (phase->merges) {
     phase->units = plan_.split ? plan_.count * phase->op->n[2] : 0;
     const double cost = static_cast<double>(phase->op->n[0] * phase->op->n[1]) * 100;

@@ -40,6 +40,8 @@ class Program {
 
  private:
   void add(const KernelTable& table, const LlmrunOp& op);
+  void add_expert_products(const KernelTable& table, LlmrunOp* op);
+  void prepare_experts(Phase* phase);
   bool group_rows(const LlmrunOp& op);
   void place_partials(const LlmrunOp& op);
 

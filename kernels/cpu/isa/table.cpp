@@ -15,6 +15,11 @@ void attention(const Job& job);
 void attention_merge(const Job& job);
 void argmax(const Job& job);
 void log_softmax(const Job& job);
+void expert_route(const Job& job);
+void expert_input(const Job& job);
+void expert_linear(const Job& job);
+void expert_hidden(const Job& job);
+void expert_combine(const Job& job);
 
 }  // namespace LLMRUN_BUILD
 
@@ -28,6 +33,8 @@ extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
     LLMRUN_BUILD::linear,       LLMRUN_BUILD::silu_mul,       LLMRUN_BUILD::add,      LLMRUN_BUILD::rope,
     LLMRUN_BUILD::kv_store,     LLMRUN_BUILD::attention,      LLMRUN_BUILD::attention_merge,
     LLMRUN_BUILD::argmax,       LLMRUN_BUILD::log_softmax,
+    LLMRUN_BUILD::expert_route, LLMRUN_BUILD::expert_input,   LLMRUN_BUILD::expert_linear,
+    LLMRUN_BUILD::expert_hidden, LLMRUN_BUILD::expert_combine,
 };
 
 }  // namespace llmrun

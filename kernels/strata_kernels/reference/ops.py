@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strata_kernels import arrays
-from strata_kernels.ops import Array, KvLayer, Rotary, Rows, Step, Weight
+from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Step, Weight
 from strata_kernels.reference import attention, dense
+from strata_kernels.reference import experts as mixture
 from strata_kernels.reference.tensors import tensor
 from strata_kernels.workspace import Workspace
 
@@ -124,6 +125,11 @@ class ReferenceOps:
     def silu_mul(self, gate: Array, up: Array, out: Array) -> None:
         """out = silu(gate) * up."""
         self._do(partial(dense.silu_mul, tensor(gate), tensor(up), tensor(out)))
+
+    def experts(self, x: Array, logits: Array, experts: Experts, out: Array, add: bool = False) -> None:
+        """out[R, W] (+)= the weighted sum of each row's experts. Raises ValueError on unfitting shapes."""
+        experts.check(x.shape[1])
+        self._do(partial(mixture.experts, tensor(x), tensor(logits), experts, self._matrix, tensor(out), add))
 
     def add(self, a: Array, b: Array, out: Array) -> None:
         """out = a + b."""

@@ -10,7 +10,15 @@ from strata_engine.formats.open import open_weights
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.forward import Runner
 from tests.support.tiny_gguf import decode, write_gguf
-from tests.support.tiny_models import FAMILIES, gguf_metadata, gguf_tensors, oracle_logits, save_tiny, tiny_model
+from tests.support.tiny_models import (
+    FAMILIES,
+    gguf_metadata,
+    gguf_tensors,
+    oracle_logits,
+    save_tiny,
+    tiny_model,
+    write_tiny,
+)
 
 IDS = random.Random(7).choices(range(128), k=40)
 
@@ -19,7 +27,7 @@ IDS = random.Random(7).choices(range(128), k=40)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gguf_file_equals_the_checkpoint_directory(tmp_path, family, tied):
     model = tiny_model(family, tie_word_embeddings=tied)
-    write_gguf(tmp_path / "m.gguf", family, gguf_metadata(model), gguf_tensors(model, family))
+    write_tiny(model, family, tmp_path / "m.gguf")
     from_gguf = Runner(open_weights(tmp_path / "m.gguf"), ReferenceOps()).all_logits(IDS)
     from_directory = Runner(open_weights(save_tiny(model, tmp_path / "d")), ReferenceOps()).all_logits(IDS)
     assert (from_gguf - from_directory).abs().max() <= 1e-5
@@ -35,14 +43,15 @@ def test_a_split_gguf_file_is_one_model(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_quantised_matrices_give_the_logits_of_their_values(tmp_path, storage):
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_quantised_matrices_give_the_logits_of_their_values(tmp_path, family, storage):
     import torch
 
-    model = tiny_model("llama")
-    write_gguf(tmp_path / "m.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), types=storage)
+    model = tiny_model(family)
+    write_tiny(model, family, tmp_path / "m.gguf", storage)
     ours = Runner(open_weights(tmp_path / "m.gguf"), ReferenceOps()).all_logits(IDS)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 2:  # rows keep their blocks when q and k rows change places
+            if parameter.dim() >= 2:  # rows keep their blocks when q and k rows change places
                 parameter.copy_(torch.from_numpy(decode(parameter.numpy(), storage)))
     assert (ours - oracle_logits(model, IDS)).abs().max() <= 1e-4

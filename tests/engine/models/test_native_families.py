@@ -12,14 +12,12 @@ from strata_engine.formats.open import open_weights
 from strata_kernels.binding import KernelsUnavailable
 from strata_kernels.native import NativeOps
 from tests.support.forward import Runner
-from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_models import (
     FAMILIES,
-    gguf_metadata,
-    gguf_tensors,
     memory_source,
     oracle_logits,
     tiny_model,
+    write_tiny,
 )
 
 IDS = random.Random(5).choices(range(128), k=70)
@@ -46,7 +44,7 @@ def test_logits_of_f32_weights_equal_transformers(ops, family, chunks):
 @pytest.mark.parametrize("storage", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_path, family, storage):
     model = tiny_model(family)
-    write_gguf(tmp_path / "m.gguf", family, gguf_metadata(model), gguf_tensors(model, family), types=storage)
+    write_tiny(model, family, tmp_path / "m.gguf", storage)
     runner = Runner(open_weights(tmp_path / "m.gguf"), ops, kv_type="f16")
     prompts = [[(7 * i + 3 * j * j) % 128 for j in range(20 + i)] for i in range(8)]
     alone = [runner.all_logits(p)[-1] for p in prompts]
@@ -60,11 +58,12 @@ def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_pat
 
 
 @pytest.mark.parametrize("storage", ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_quantised_matrices_stay_near_the_plain_operations(ops, tmp_path, storage):
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_quantised_matrices_stay_near_the_plain_operations(ops, tmp_path, family, storage):
     from strata_kernels.reference.ops import ReferenceOps
 
-    model = tiny_model("llama")
-    write_gguf(tmp_path / "m.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), types=storage)
+    model = tiny_model(family)
+    write_tiny(model, family, tmp_path / "m.gguf", storage)
     source = open_weights(tmp_path / "m.gguf")
     ours, exact = Runner(source, ops).all_logits(IDS), Runner(source, ReferenceOps()).all_logits(IDS)
     # activations are int8 in blocks of 32: about half a percent an operand, and a tiny model averages little of it away

@@ -17,7 +17,7 @@ from strata_engine.models.load import load_model
 from strata_engine.placement.estimate import KV_SHARE, estimate, require_fit
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.tiny_gguf import write_gguf
-from tests.support.tiny_models import FAMILIES, gguf_metadata, gguf_tensors, tiny_model
+from tests.support.tiny_models import FAMILIES, gguf_metadata, gguf_tensors, tiny_model, write_tiny
 
 CONFIG = EngineConfig(max_sequences=4, batch_rows=64)
 PLENTY = 8 << 30
@@ -37,7 +37,7 @@ def test_cache_bytes_are_those_of_the_model(checkpoints, family, kv_type):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gguf_and_directory_of_one_model_cost_the_same(checkpoints, tmp_path, family):
     model = tiny_model(family)
-    write_gguf(tmp_path / "m.gguf", family, gguf_metadata(model), gguf_tensors(model, family))
+    write_tiny(model, family, tmp_path / "m.gguf")
     first, second = (estimate(open_weights(p), CONFIG, PLENTY) for p in (checkpoints[family], tmp_path / "m.gguf"))
     assert first == second
 

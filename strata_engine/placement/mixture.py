@@ -1,0 +1,48 @@
+"""What experts mean for bytes, from headers alone: which tensors are theirs, how many a token uses. No torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from strata_engine.formats.base import WeightSource
+
+_EXPERT = re.compile(r"blk\.\d+\.ffn_\w+_exps\.\w+|(.+\.)?layers\.\d+\.mlp\.experts\..+")
+
+
+@dataclass(frozen=True)
+class ExpertUse:
+    """`used` of `count` experts of a layer work on a token; `inner_width` of one of them."""
+
+    used: int
+    count: int
+    inner_width: int
+
+
+def expert_use(source: WeightSource) -> ExpertUse | None:
+    """None for a dense model, or when the checkpoint does not say."""
+    metadata = source.metadata()
+    if source.kind == "gguf":
+        prefix = metadata.get("general.architecture")
+        keys = ("expert_used_count", "expert_count", "expert_feed_forward_length")
+        values = [metadata.get(f"{prefix}.{key}") for key in keys]
+    else:
+        config = metadata.get("config") or {}
+        count = config.get("num_experts") or config.get("num_local_experts")  # the latter is written by transformers 5
+        values = [config.get("num_experts_per_tok"), count, config.get("moe_intermediate_size")]
+    numbers = [value for value in values if isinstance(value, int) and value > 0]
+    return ExpertUse(*numbers) if len(numbers) == 3 else None
+
+
+def expert_bytes(source: WeightSource) -> int:
+    """Stored bytes of all experts of all layers."""
+    return sum(meta.nbytes for name, meta in source.tensors().items() if _EXPERT.fullmatch(name))
+
+
+def bytes_read(source: WeightSource) -> int:
+    """Stored bytes of weights that one token needs: all of them, but of the experts only those that work on it."""
+    stored, use = sum(meta.nbytes for meta in source.tensors().values()), expert_use(source)
+    if use is None:
+        return stored
+    experts = expert_bytes(source)
+    return stored - experts + experts * min(use.used, use.count) // use.count
