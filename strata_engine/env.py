@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata_engine.errors import UsageError
 from strata_engine.paths import Paths, expand
 
 
@@ -131,6 +132,7 @@ class Env:
                 import tempfile  # slow to import and hardly ever needed
 
                 base = Path(tempfile.gettempdir()) / f"llmrun-{os.getuid()}"
+                _refuse_planted(base)
                 return base / "config", base / "data", base / "state", base / "cache"
         dirs = platformdirs.PlatformDirs("llmrun", appauthor=False)
         return dirs.user_config_path, dirs.user_data_path, dirs.user_state_path, dirs.user_cache_path
@@ -139,3 +141,9 @@ class Env:
     def _home_from_system() -> Path | None:
         home = expand("~")
         return home if home.is_absolute() and home.is_dir() and os.access(home, os.W_OK) else None
+
+
+def _refuse_planted(base: Path) -> None:
+    """The name can be guessed, so a directory or link that somebody else put there must not be used."""
+    if base.is_symlink() or (base.exists() and base.stat().st_uid != os.getuid()):
+        raise UsageError(f"{base} belongs to somebody else", "set HOME or LLMRUN_HOME to a directory of yours")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from strata_engine.env import VARIABLES, Env
+from strata_engine.errors import UsageError
 from strata_engine.paths import expand
 
 
@@ -24,6 +27,15 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_an_account_and_a_home_a_temporary_directory_serves(nobody: None):
     assert Env({}).paths().data.parent.name == f"llmrun-{os.getuid()}"
+
+
+def test_a_temporary_directory_that_somebody_planted_is_refused(
+    nobody: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / f"llmrun-{os.getuid()}").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="belongs to somebody else"):
+        Env({}).paths()
 
 
 def test_a_home_of_an_unknown_user_stays_as_it_is_written(nobody: None):
