@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata_backends.cpu import CpuBackend
+from strata_engine.bench.quality import divergence, forward_of
 from strata_engine.chat import ChatRequest, Message, TokenRequest
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.events import Text
@@ -17,7 +18,6 @@ from strata_kernels.binding import KernelsUnavailable
 from strata_kernels.native import NativeOps
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.engines import finish_of, ids_of, model_files
-from tests.support.forward import Runner
 from tests.support.smollm import smollm_path
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -40,15 +40,10 @@ def test_native_kernels_stay_within_the_allowed_divergence():
     except KernelsUnavailable as reason:
         pytest.skip(f"no native kernels here: {reason}")
     source = open_weights(smollm_path())
-    native, exact = Runner(source, ops, "f16"), Runner(source, ReferenceOps(), "f32")
-    total, positions = 0.0, 0
-    for item in ITEMS:
-        ids = item["prompt_ids"] + item["transformers_f32"]["ids"]
-        p, q = (runner.all_logits(ids).double().log_softmax(-1) for runner in (exact, native))
-        total += (p.exp() * (p - q)).sum().item()
-        positions += len(ids)
-    assert positions >= 300
-    assert total / positions <= 3e-3
+    texts = [item["prompt_ids"] + item["transformers_f32"]["ids"] for item in ITEMS]
+    found = divergence(forward_of(source, ReferenceOps(), "f32"), forward_of(source, ops), texts)
+    assert found.positions >= 300
+    assert found.mean_nats <= 3e-3
 
 
 QUESTION = ChatRequest((Message.of("user", "What is the capital of France?"),))

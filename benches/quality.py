@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Mean divergence of the native kernels from the exact forward on a fixed text, as one JSON line a mode.
+
+The exact forward: plain f32 operations on the same weights, f32 cache. Native: keys and values in f16, as served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "kernels")]
+
+from benches.common import emit  # noqa: E402
+from strata_engine.bench.quality import divergence, forward_of  # noqa: E402
+from strata_engine.formats.open import open_weights  # noqa: E402
+from strata_engine.text.rules import load_text_rules  # noqa: E402
+from strata_kernels.native import NativeOps  # noqa: E402
+from strata_kernels.reference.ops import ReferenceOps  # noqa: E402
+
+TEXT = Path(__file__).with_name("quality_text.txt")
+BITS = {"exact": 16, "fast": 8}
+
+
+def main() -> None:
+    """Compare every mode asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="a GGUF file with a tokenizer")
+    parser.add_argument("--modes", default="exact,fast", help="of: exact, fast")
+    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    with closing(open_weights(options.model)) as source:
+        tokenizer = load_text_rules(source.metadata()).tokenizer
+        if tokenizer is None:
+            sys.exit(f"{options.model} has no tokenizer")
+        ids = tokenizer.encode(options.text.read_text(encoding="utf-8"))
+        room = len(ids) + 32
+        exact = forward_of(source, ReferenceOps(), "f32", room)
+        for mode in options.modes.split(","):
+            ops = NativeOps(options.threads, activation_bits=BITS[mode])
+            emit(mode=mode, **asdict(divergence(exact, forward_of(source, ops, "f16", room), [ids])))
+
+
+if __name__ == "__main__":
+    main()
