@@ -3,7 +3,7 @@
 weights     the stored bytes of every tensor; a tied embedding counts twice (rows to look up, and the packed head)
 kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type
 workspace   activations of the largest step, and one row of logits for each sequence
-Error: packed weights may differ from their stored form by a few percent; the program itself (interpreter, torch: about
+Error: packed weights may differ from their stored form by a few percent; the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
 them. The plain torch operations need 4 more bytes a weight, counted when asked for.
 """
