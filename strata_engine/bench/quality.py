@@ -22,7 +22,7 @@ from strata_kernels.ops import Ops
 
 Forward = Callable[[Sequence[int]], NDArray[np.float32]]  # ids -> logits [n, V] of every position
 
-_ROWS = 64  # of a step: the logits of more would only cost memory
+_ROWS = 512  # of a step: plain operations unpack every weight once a step
 _PAGE_TOKENS = 32
 
 
