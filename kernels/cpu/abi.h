@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 3
+#define LLMRUN_ABI 4
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -28,15 +28,34 @@ enum LlmrunType {
   LLMRUN_Q5_0 = 6,
   LLMRUN_Q5_1 = 7,
   LLMRUN_Q8_0 = 8,
+  LLMRUN_Q2_K = 10,
+  LLMRUN_Q3_K = 11,
   LLMRUN_Q4_K = 12,
   LLMRUN_Q5_K = 13,
   LLMRUN_Q6_K = 14,
+  LLMRUN_IQ2_XXS = 16,
+  LLMRUN_IQ2_XS = 17,
+  LLMRUN_IQ3_XXS = 18,
+  LLMRUN_IQ1_S = 19,
+  LLMRUN_IQ4_NL = 20,
+  LLMRUN_IQ3_S = 21,
+  LLMRUN_IQ2_S = 22,
+  LLMRUN_IQ4_XS = 23,
+  LLMRUN_IQ1_M = 29,
   LLMRUN_BF16 = 30,
+  LLMRUN_TQ1_0 = 34,
+  LLMRUN_TQ2_0 = 35,
+  LLMRUN_MXFP4 = 39,
+  LLMRUN_NVFP4 = 40,
+  LLMRUN_Q1_0 = 41,
+  LLMRUN_Q2_0 = 42,
 };
 
+// `grid`: the points of the codebook of IQ1, IQ2 and IQ3 types as i8, 8 (IQ3: 4) a point, all points of the type; 0 for
+// all other types.
 // Operations. n = numbers, p = pointers, f = floats, in the order listed; tensors are contiguous.
 enum LlmrunCode {
-  LLMRUN_EMBED = 0,        // n: R W type V            p: ids(i32) table(file layout) out
+  LLMRUN_EMBED = 0,        // n: R W type V            p: ids(i32) table(file layout) out grid|0
   LLMRUN_RMS_NORM = 1,     // n: R W                   p: x weight out        f: eps
   LLMRUN_QUANTIZE = 2,     // n: R K                   p: x blocks            flags: 2 = 16-bit activations
   LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*      flags: 1 = add to out, 2 = 16-bit activations
@@ -50,7 +69,7 @@ enum LlmrunCode {
   LLMRUN_GATHER = 10,      // n: rows W source_rows    p: x index out
   LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32)
   LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)
-  LLMRUN_PACK = 13,        // n: rows cols type        p: source packed
+  LLMRUN_PACK = 13,        // n: rows cols type        p: source packed grid|0
   // Mixture of experts; S = R k slots sorted by expert, `plan` i32 [1 + 3 E], see core/experts.h.
   LLMRUN_EXPERT_ROUTE = 14,    // n: R E k             p: logits ids(i32) weights     flags: 4 = weights sum to 1
   LLMRUN_EXPERT_PLAN = 15,     // n: R k E             p: ids order(i32) place(i32) plan

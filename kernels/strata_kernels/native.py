@@ -21,6 +21,7 @@ from strata_kernels import arrays, binding
 from strata_kernels.arrays import Seen, see
 from strata_kernels.binding import TYPES, load
 from strata_kernels.checks import apart, dense, same_or_apart
+from strata_kernels.grids import codebook
 from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
 from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
@@ -94,7 +95,10 @@ class NativeOps:
     # -- weights ------------------------------------------------------------------------------------------------------
 
     def pack(self, weight: Weight) -> Weight:
-        """The matrix in groups of 16 rows; at most 3 % more bytes (plus padding of the last group).
+        """The matrix in groups of 16 rows; at most 4 % more bytes (plus padding of the last group) for most types.
+
+        TQ1_0 takes 22 % more, IQ3_S 25, IQ2_S 29, IQ3_XXS 41, IQ2_XS 43, IQ2_XXS 61, IQ1_M 89, IQ1_S 112: their codes
+        are written out (kernels/cpu/core/types.h).
 
         The source is only read; a loader may drop its mapped pages afterwards (`drop_mapped`).
         Raises: TypeError, ValueError on a type, shape or byte count that does not fit.
@@ -104,7 +108,8 @@ class NativeOps:
         code, data = self._check_weight(weight)
         need_bytes = self._functions.llmrun_packed_bytes(code, weight.rows, weight.cols)
         out = self._arena_bytes(need_bytes)
-        Recorder(self._pool).emit(binding.PACK, (weight.rows, weight.cols, code), (data, see(out)))
+        pointers = (data, see(out), _codebook(weight.type))
+        Recorder(self._pool).emit(binding.PACK, (weight.rows, weight.cols, code), pointers)
         return Weight(weight.type, weight.rows, weight.cols, out, LAYOUT)
 
     def _check_weight(self, weight: Weight) -> tuple[int, Seen]:
@@ -210,7 +215,8 @@ class NativeOps:
         rows = which.count
         target = dense(out, "embed out", (rows, table.cols))
         if rows:
-            self._emit(binding.EMBED, (rows, table.cols, code, table.rows), (which, data, target), (target,))
+            pointers = (which, data, target, _codebook(table.type))
+            self._emit(binding.EMBED, (rows, table.cols, code, table.rows), pointers, (target,))
 
     def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
         """out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension. out may be x."""
@@ -415,3 +421,8 @@ def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> tuple[int, Seen, 
     if keys.count == 0:
         raise ValueError(f"cache: no room in shape {list(keys.shape)}")
     return TYPES[name], keys, values
+
+
+def _codebook(type_name: str) -> Seen | None:
+    points = codebook(type_name)
+    return None if points is None else see(points)

@@ -57,7 +57,7 @@ class Weight:
     understands (see `Ops.pack`).
     """
 
-    type: str  # "F32" "F16" "BF16" "Q8_0" "Q4_0" "Q4_1" "Q5_0" "Q5_1" "Q4_K" "Q5_K" "Q6_K"
+    type: str  # name of a GGUF type that the Ops multiplies (registry.weight_types): "F16", "Q8_0", "IQ4_XS", ...
     rows: int
     cols: int
     data: Array

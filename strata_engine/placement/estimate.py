@@ -1,9 +1,10 @@
 """Bytes a model needs before anything is allocated, from the file headers alone. No torch.
 
-weights     the stored bytes of every tensor; a tied embedding counts twice (rows to look up, and the packed head)
+weights     every matrix in the layout of its kernels, all else as stored; a tied embedding counts twice (rows to look
+            up in the file, and the packed head)
 kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type
 workspace   activations of the largest step, and one row of logits for each sequence
-Error: packed weights may differ from their stored form by a few percent; the program itself (about 50 MB, with torch
+Error: the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
 them. The plain torch operations need 4 more bytes a weight, counted when asked for.
 """
@@ -20,6 +21,7 @@ from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.placement.mixture import ExpertUse, expert_use
 from strata_engine.units import format_bytes
+from strata_kernels.packing import packed_bytes
 
 KV_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 # Of free memory the cache takes at most this share by itself; more only when a context was asked for.
@@ -77,7 +79,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     if config.kv_type not in KV_ELEMENT_BYTES:
         known = ", ".join(KV_ELEMENT_BYTES)
         raise UsageError(f"unknown KV type {config.kv_type!r}", hint=f"one of: {known}")
-    shape = _shape(source)
+    shape = _shape(source, packed=config.kernels != "reference")
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
     token = shape.kv_rows * KV_ELEMENT_BYTES[config.kv_type]
     workspace = _workspace_bytes(shape, config)
@@ -148,14 +150,15 @@ def _workspace_bytes(shape: _Shape, config: EngineConfig) -> int:
     return rows * row + 4 * config.max_sequences * (shape.vocab + shape.width)
 
 
-def _shape(source: WeightSource) -> _Shape:
+def _shape(source: WeightSource, packed: bool) -> _Shape:
     tensors = source.tensors()
     embed = next((tensors[n] for n in _EMBED if n in tensors), None)
     kv_rows = sum(meta.shape[0] for meta in _matching(tensors, _KEY_VALUE))
     where = source.paths[0] if source.paths else source.kind
     if embed is None or len(embed.shape) != 2 or not kv_rows:
         raise UsageError(f"{where}: no embedding and attention tensors of a known name; cannot estimate its memory")
-    stored = sum(meta.nbytes for meta in tensors.values())
+    head = _matrix_bytes(embed) if packed else embed.nbytes
+    held = sum(_matrix_bytes(m) if packed and m is not embed else m.nbytes for m in tensors.values())
     tied = not any(name in tensors for name in _HEAD)
     use = expert_use(source)
     return _Shape(
@@ -166,7 +169,7 @@ def _shape(source: WeightSource) -> _Shape:
         inner=max((m.shape[0] for m in _matching(tensors, _GATE)), default=0 if use else 4 * embed.shape[1]),
         expert_row=_expert_row(use, embed.shape[1]),
         train_context_tokens=_train_context(source),
-        weights_bytes=stored + (embed.nbytes if tied else 0),
+        weights_bytes=held + (head if tied else 0),
         elements=sum(math.prod(meta.shape) for meta in tensors.values()),
     )
 
@@ -177,6 +180,14 @@ def _expert_row(use: ExpertUse | None, width: int) -> int:
         return 0
     quantised = 3 * (width + use.inner_width) // 4
     return use.used * (width + 2 * use.inner_width + quantised) + use.count
+
+
+def _matrix_bytes(meta: TensorMeta) -> int:
+    """Bytes of a tensor once loaded by the native kernels, which lay out a matrix anew; vectors stay what they are."""
+    if len(meta.shape) < 2:
+        return meta.nbytes
+    one = packed_bytes(meta.type, meta.shape[-2], meta.shape[-1])  # experts are matrices of their own
+    return meta.nbytes if one is None else math.prod(meta.shape[:-2]) * one
 
 
 def _matching(tensors: Mapping[str, TensorMeta], pattern: re.Pattern[str]) -> list[TensorMeta]:

@@ -189,7 +189,7 @@ def test_wrong_kinds_and_shapes_are_refused_with_their_numbers(ops):
 @pytest.mark.parametrize(
     ("weight", "error"),
     [
-        (Weight("IQ4_NL", 1, 32, torch.zeros(1, 18, dtype=torch.uint8)), ValueError),
+        (Weight("Q8_1", 1, 32, torch.zeros(1, 36, dtype=torch.uint8)), ValueError),
         (Weight("Q4_K", 1, 32, torch.zeros(1, 18, dtype=torch.uint8)), ValueError),
         (Weight("Q8_0", 2, 32, torch.zeros(1, 34, dtype=torch.uint8)), ValueError),
         (Weight("Q8_0", 1, 32, torch.zeros(1, 34)), TypeError),

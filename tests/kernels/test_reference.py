@@ -10,9 +10,7 @@ import torch
 
 from strata_kernels.reference.ops import ReferenceOps
 from strata_kernels.reference.quant import BLOCKS, row_bytes
-from tests.support.op_cases import ALL_TYPES, assert_close, linear, make_weight, random, run, values_of
-
-OTHER_TYPES = sorted(set(BLOCKS) - set(ALL_TYPES))  # the shared tests cover the rest
+from tests.support.op_cases import ALL_TYPES, linear, make_weight, random
 
 
 @pytest.fixture
@@ -51,6 +49,10 @@ def test_the_cache_keeps_matrices_apart():
     for seed in range(20):  # freed memory is given out again: an address alone would name the wrong matrix
         weight = make_weight("Q8_0", 20, 64, seed=seed)
         assert torch.equal(linear(ops, x, weight), linear(ReferenceOps(), x, weight))
+
+
+def test_the_shared_tests_cover_every_type():
+    assert set(BLOCKS) == set(ALL_TYPES)
 
 
 def test_packing_gives_the_weight_itself():
@@ -95,19 +97,3 @@ def test_large_matrices_are_decoded_in_pieces_without_a_seam():
 @pytest.mark.parametrize("name", sorted(BLOCKS))
 def test_row_bytes_count_whole_blocks(name):
     assert row_bytes(name, 512) == make_weight(name, 1, 512).data.shape[1]
-
-
-@pytest.mark.parametrize("name", OTHER_TYPES)
-def test_types_that_only_the_reference_has_are_multiplied(name):
-    weight, x = make_weight(name, 33, 512), random(5, 512, seed=2)
-    matrix = values_of(weight)
-    got = linear(ReferenceOps(), x, weight)
-    assert_close(got, x.double() @ matrix.T, x.double().abs() @ matrix.abs().T, 3e-6)
-
-
-@pytest.mark.parametrize("name", OTHER_TYPES)
-def test_types_that_only_the_reference_has_are_looked_up(name):
-    table, ids, out = make_weight(name, 20, 256), torch.tensor([19, 0, 7], dtype=torch.int32), torch.empty(3, 256)
-    ops = ReferenceOps()
-    run(ops, lambda: ops.embed(ids, table, out))
-    assert torch.equal(out, values_of(table)[ids.long()].float())

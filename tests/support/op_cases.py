@@ -12,13 +12,17 @@ from torch import Tensor
 
 from benches.random_blocks import chunks
 from strata_kernels.ops import KvLayer, Ops, Rows, Weight
-from strata_kernels.reference.quant import unpack
+from strata_kernels.reference.quant import BLOCKS, unpack
 from tests.support.tiny_gguf import ENCODED, encode
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
-SUPER_TYPES = ("Q4_K", "Q5_K", "Q6_K")
-ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES + SUPER_TYPES  # of every maker
+TABLE_TYPES = ("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4")
+SMALL_TYPES = ("Q1_0", "Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0")
+CODEBOOK_TYPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+ALL_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, "Q4_K", "Q5_K", "Q6_K", *TABLE_TYPES, *SMALL_TYPES, *CODEBOOK_TYPES)
+BLOCK = {name: BLOCKS[name].elements for name in ALL_TYPES}
+SUPER_TYPES = tuple(name for name in ALL_TYPES if BLOCK[name] > 32)  # K must be a multiple of 64, 128 or 256
 KV_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import gguf
 import numpy as np
 
+from benches.random_blocks import chunks
 from tests.support.k_quants import K_PACKERS
 from tests.support.tiny_tokenizer import tokenizer_metadata
 
@@ -20,7 +22,10 @@ ENCODED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0"
 
 
 def encode(array: np.ndarray, type_name: str) -> np.ndarray:
-    """The array's stored form (types of ENCODED): a float array for F32 and F16, else u8 [.., bytes of a row]."""
+    """The array's stored form: a float array for F32 and F16, else u8 [.., bytes of a row].
+
+    A type that nothing here encodes (not in ENCODED) gets random codes of the array's spread, the same for the same array.
+    """
     array = np.ascontiguousarray(array, dtype=np.float32)
     if type_name == "F32":
         return array
@@ -28,6 +33,10 @@ def encode(array: np.ndarray, type_name: str) -> np.ndarray:
         return array.astype(np.float16)
     if type_name in K_PACKERS:
         return K_PACKERS[type_name](array)
+    if type_name not in ENCODED:
+        seed = np.random.default_rng(crc32(array.tobytes()))
+        pieces = list(chunks(seed, type_name, array.size, float(array.std())))
+        return np.concatenate(pieces).reshape(*array.shape[:-1], -1)
     return gguf.quants.quantize(array, gguf.GGMLQuantizationType[type_name])
 
 

@@ -31,6 +31,10 @@ void check_type(const LlmrunOp& op, int64_t type, int64_t cols) {
   if (cols % info->block) refuse(op, std::to_string(cols) + " columns are no multiple of the type's block");
 }
 
+void check_grid(const LlmrunOp& op, int64_t type, int at) {
+  if (needs_grid(type) && !op.p[at]) refuse(op, "the codebook is missing");
+}
+
 void check_linear(const LlmrunOp& op) {
   positive(op, 0, 3);
   if (op.n[2] > LLMRUN_MAX_WEIGHTS) refuse(op, "too many matrices");
@@ -80,7 +84,12 @@ void check_attention(const LlmrunOp& op) {
 
 void check_op(const LlmrunOp& op) {
   switch (op.code) {
-    case LLMRUN_EMBED: positive(op, 0, 2); positive(op, 3, 4); present(op, 3); return check_type(op, op.n[2], op.n[1]);
+    case LLMRUN_EMBED:
+      positive(op, 0, 2);
+      positive(op, 3, 4);
+      present(op, 3);
+      check_grid(op, op.n[2], 3);
+      return check_type(op, op.n[2], op.n[1]);
     case LLMRUN_QUANTIZE:
       positive(op, 0, 2);
       if (op.n[1] % BLOCK) refuse(op, "columns are no multiple of 32");
@@ -106,7 +115,11 @@ void check_op(const LlmrunOp& op) {
     case LLMRUN_EXPERT_LINEAR: return check_expert_linear(op);
     case LLMRUN_EXPERT_HIDDEN: positive(op, 0, 2); present(op, 3); return check_blocks(op, op.n[1], op.p[3]);
     case LLMRUN_EXPERT_COMBINE: positive(op, 0, 3); return present(op, 4);
-    case LLMRUN_PACK: positive(op, 0, 2); present(op, 2); return check_type(op, op.n[2], op.n[1]);
+    case LLMRUN_PACK:
+      positive(op, 0, 2);
+      present(op, 2);
+      check_grid(op, op.n[2], 2);
+      return check_type(op, op.n[2], op.n[1]);
     default: refuse(op, "no such op");
   }
 }

@@ -28,6 +28,17 @@ static inline float half_to_float(uint16_t half) {
   return sign ? -small : small;
 }
 
+// 2^(exponent - 128), subnormal for 0 and 1 (the scale of MXFP4, whose table is doubled).
+static inline float power_to_float(uint8_t exponent) {
+  return bits_to_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1u) << 23);
+}
+
+// Half of a float of 4 exponent (bias 7) and 3 mantissa bits, below 128: its bits, moved, are those of an f16 that is
+// 2^7 times too small.
+static inline float byte_float_to_float(uint8_t code) {
+  return 128.0f * half_to_float(static_cast<uint16_t>(code << 7));
+}
+
 static inline uint16_t float_to_half(float value) {
   const uint32_t bits = float_to_bits(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);

@@ -7,15 +7,15 @@
 namespace llmrun::LLMRUN_BUILD {
 namespace {
 
-// Scale arithmetic of the types: `head` is read before each 8th block, `scales` at each block.
+// Scale arithmetic of the types: `super` reads the head, `block` the scales of a 32-block.
 struct Plain {  // f16 d[16]
-  static constexpr bool head = false, minimum = false, halves = false;
+  static constexpr bool minimum = false, halves = false;
   F d;
   inline __attribute__((always_inline)) void block(const uint8_t* s, int part) { d = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES); }
 };
 
 struct WithMinimum {  // f16 d[16], m[16]
-  static constexpr bool head = false, minimum = true, halves = false;
+  static constexpr bool minimum = true, halves = false;
   F d, m;
   inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
     d = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
@@ -24,7 +24,7 @@ struct WithMinimum {  // f16 d[16], m[16]
 };
 
 struct SuperMinimum {  // head f16 d[16], dmin[16]; u8 s[16], m[16]; the minimum is subtracted
-  static constexpr bool head = true, minimum = true, halves = false;
+  static constexpr bool minimum = true, halves = false;
   F wide, wide_minimum, d, m;
   inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
     wide = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
@@ -37,7 +37,7 @@ struct SuperMinimum {  // head f16 d[16], dmin[16]; u8 s[16], m[16]; the minimum
 };
 
 struct SuperHalves {  // head f16 d[16]; i8 s[2][16]
-  static constexpr bool head = true, minimum = false, halves = true;
+  static constexpr bool minimum = false, halves = true;
   F wide, d, d_up;
   inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
     wide = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
@@ -48,40 +48,108 @@ struct SuperHalves {  // head f16 d[16]; i8 s[2][16]
   }
 };
 
+struct SuperHalvesMinimum {  // head f16 d[16], dmin[16]; u8 s[2][16]: scale in the low nibble, minimum (subtracted) in the high
+  static constexpr bool minimum = true, halves = true;
+  F wide, wide_minimum, d, d_up, m, m_up;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    wide = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES);
+    wide_minimum = sub(zero(), load_half(reinterpret_cast<const uint16_t*>(s) + GROUP + part * LANES));
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = mul(wide, load_low4(s + part * LANES));
+    d_up = mul(wide, load_low4(s + GROUP + part * LANES));
+    m = mul(wide_minimum, load_high4(s + part * LANES));
+    m_up = mul(wide_minimum, load_high4(s + GROUP + part * LANES));
+  }
+};
+
+struct SuperOnly {  // head f16 d[16]
+  static constexpr bool minimum = false, halves = false;
+  F d;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) { d = load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES); }
+  inline __attribute__((always_inline)) void block(const uint8_t*, int) {}
+};
+
+template <int EIGHTHS>
+struct SuperScale {  // head f16 d[16]; i8 s[16], in EIGHTHS / 8 of d
+  static constexpr bool minimum = false, halves = false;
+  F wide, d;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    wide = mul(set1(EIGHTHS / 8.0f), load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES));
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) { d = mul(wide, load_i8(s + part * LANES)); }
+};
+
+struct SuperNibbles {  // head f16 d[16]; u8 s[16]: d / 8 is scaled by 2 nibble + 1, the low nibble for k 0..15
+  static constexpr bool minimum = false, halves = true;
+  F wide, wide_twice, d, d_up;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    wide = mul(set1(0.125f), load_half(reinterpret_cast<const uint16_t*>(s) + part * LANES));
+    wide_twice = add(wide, wide);
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = fma(wide_twice, load_low4(s + part * LANES), wide);
+    d_up = fma(wide_twice, load_high4(s + part * LANES), wide);
+  }
+};
+
+struct Powers {  // u8 e[16]: 2^(e-128)
+  static constexpr bool minimum = false, halves = false;
+  F d;
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) { d = load_power(s + part * LANES); }
+};
+
+struct ByteFloats {  // u8 s[2][16]: half of a float of 4 exponent and 3 mantissa bits
+  static constexpr bool minimum = false, halves = true;
+  F d, d_up;
+  inline __attribute__((always_inline)) void block(const uint8_t* s, int part) {
+    d = load_byte_float(s + part * LANES);
+    d_up = load_byte_float(s + GROUP + part * LANES);
+  }
+};
+
+// Quants of a packed 32-block (TypeInfo at compile time). `range`: bits of the largest unsigned value, table applied.
+// `period`: 32-blocks a head serves.
+template <int BITS, int OFFSET, int SCALES, int HEAD = 0, int PERIOD = 8>
+struct Quants {
+  static constexpr int bits = BITS, range = BITS, offset = OFFSET, scales = SCALES, bytes = SCALES + 64 * BITS;
+  static constexpr int head_bytes = HEAD, period = PERIOD;
+  static constexpr bool lookup = false;
+  static constexpr const uint8_t* table = nullptr;
+};
+
+template <class Base, int RANGE, const uint8_t* TABLE>
+struct Looked : Base {
+  static constexpr int range = RANGE;
+  static constexpr bool lookup = true;
+  static constexpr const uint8_t* table = TABLE;
+};
+
 template <int TYPE>
 struct Format;
-template <>
-struct Format<LLMRUN_Q4_0> : Plain {
-  static constexpr int bits = 4, shift = 3, scales = 32, bytes = 288, head_bytes = 0;
-};
-template <>
-struct Format<LLMRUN_Q4_1> : WithMinimum {
-  static constexpr int bits = 4, shift = 0, scales = 64, bytes = 320, head_bytes = 0;
-};
-template <>
-struct Format<LLMRUN_Q5_0> : Plain {
-  static constexpr int bits = 5, shift = 4, scales = 32, bytes = 352, head_bytes = 0;
-};
-template <>
-struct Format<LLMRUN_Q5_1> : WithMinimum {
-  static constexpr int bits = 5, shift = 0, scales = 64, bytes = 384, head_bytes = 0;
-};
-template <>
-struct Format<LLMRUN_Q8_0> : Plain {
-  static constexpr int bits = 8, shift = 7, scales = 32, bytes = 544, head_bytes = 0;
-};
-template <>
-struct Format<LLMRUN_Q4_K> : SuperMinimum {
-  static constexpr int bits = 4, shift = 0, scales = 32, bytes = 288, head_bytes = 64;
-};
-template <>
-struct Format<LLMRUN_Q5_K> : SuperMinimum {
-  static constexpr int bits = 5, shift = 0, scales = 32, bytes = 352, head_bytes = 64;
-};
-template <>
-struct Format<LLMRUN_Q6_K> : SuperHalves {
-  static constexpr int bits = 6, shift = 5, scales = 32, bytes = 416, head_bytes = 32;
-};
+template <> struct Format<LLMRUN_Q4_0> : Plain, Quants<4, 8, 32> {};
+template <> struct Format<LLMRUN_Q4_1> : WithMinimum, Quants<4, 0, 64> {};
+template <> struct Format<LLMRUN_Q5_0> : Plain, Quants<5, 16, 32> {};
+template <> struct Format<LLMRUN_Q5_1> : WithMinimum, Quants<5, 0, 64> {};
+template <> struct Format<LLMRUN_Q8_0> : Plain, Quants<8, 128, 32> {};
+template <> struct Format<LLMRUN_Q1_0> : SuperOnly, Looked<Quants<1, 1, 0, 32, 4>, 2, SIGNS> {};
+template <> struct Format<LLMRUN_Q2_0> : SuperOnly, Quants<2, 1, 0, 32, 2> {};
+template <> struct Format<LLMRUN_Q2_K> : SuperHalvesMinimum, Quants<2, 0, 32, 64> {};
+template <> struct Format<LLMRUN_Q3_K> : SuperHalves, Quants<3, 4, 32, 32> {};
+template <> struct Format<LLMRUN_Q4_K> : SuperMinimum, Quants<4, 0, 32, 64> {};
+template <> struct Format<LLMRUN_Q5_K> : SuperMinimum, Quants<5, 0, 32, 64> {};
+template <> struct Format<LLMRUN_Q6_K> : SuperHalves, Quants<6, 32, 32, 32> {};
+template <> struct Format<LLMRUN_IQ1_S> : SuperScale<1>, Looked<Quants<3, 16, 16, 32>, 5, SHIFTED_TRITS> {};
+template <> struct Format<LLMRUN_IQ1_M> : SuperNibbles, Looked<Quants<3, 16, 16, 32>, 5, SHIFTED_TRITS> {};
+template <> struct Format<LLMRUN_IQ2_XXS> : SuperScale<1>, Looked<Quants<3, 64, 16, 32>, 7, THREE_SIZES> {};
+template <> struct Format<LLMRUN_IQ2_XS> : SuperNibbles, Looked<Quants<3, 64, 16, 32>, 7, THREE_SIZES> {};  // and IQ2_S
+template <> struct Format<LLMRUN_IQ3_XXS> : SuperScale<2>, Looked<Quants<4, 64, 16, 32>, 7, EIGHT_SIZES> {};
+template <> struct Format<LLMRUN_IQ3_S> : SuperScale<8>, Looked<Quants<4, 16, 16, 32>, 5, ODD_SIZES> {};
+template <> struct Format<LLMRUN_IQ4_NL> : Plain, Looked<Quants<4, 128, 32>, 8, CURVE> {};
+template <> struct Format<LLMRUN_IQ4_XS> : SuperScale<8>, Looked<Quants<4, 128, 16, 32>, 8, CURVE> {};
+template <> struct Format<LLMRUN_MXFP4> : Powers, Looked<Quants<4, 16, 16>, 5, SMALL_FLOATS> {};
+template <> struct Format<LLMRUN_NVFP4> : ByteFloats, Looked<Quants<4, 16, 32>, 5, SMALL_FLOATS> {};
+template <> struct Format<LLMRUN_TQ2_0> : SuperOnly, Quants<2, 1, 0, 32> {};  // and TQ1_0
 
 // The integer sum of row m, its planes joined.
 template <int PLANES>
@@ -104,11 +172,22 @@ OP void accumulate(const Q& scale, const XBlock* x, const I* sum, F* acc) {
   }
 }
 
+// Sum of the first 16 quants of a row's block, its planes joined; exact in f32.
+template <int PLANES>
+OP float low_half_sum(const XBlock* x) {
+  if constexpr (PLANES == 2) return -static_cast<float>(PLANE * x[0].minus_low + x[1].minus_low);
+  return -static_cast<float>(x[0].minus_low);
+}
+
 template <class Q, int T, int PLANES>
 OP void accumulate_halves(const Q& scale, const XBlock* x, const I* low, const I* up, F* acc) {
 #pragma GCC unroll 8
   for (int m = 0; m < T; ++m) {
-    const F value = fma(scale.d_up, whole<PLANES>(up, m), mul(scale.d, whole<PLANES>(low, m)));
+    F value = fma(scale.d_up, whole<PLANES>(up, m), mul(scale.d, whole<PLANES>(low, m)));
+    if constexpr (Q::minimum) {
+      const float low_sum = low_half_sum<PLANES>(x + m * PLANES);
+      value = fma(scale.m_up, set1(x[m * PLANES].sum - low_sum), fma(scale.m, set1(low_sum), value));
+    }
     acc[m] = fma(set1(x[m * PLANES].d), value, acc[m]);
   }
 }
@@ -123,8 +202,8 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
 #pragma GCC unroll 8
     for (int m = 0; m < T; ++m) acc[p][m] = zero();
   for (int64_t b = 0; b < blocks; ++b) {
-    if constexpr (Q::head) {
-      if (b % 8 == 0) {
+    if constexpr (Q::head_bytes > 0) {
+      if (b % Q::period == 0) {
         for (int p = 0; p < P; ++p) scale[p].super(w, part + p);
         w += Q::head_bytes;
       }
@@ -135,11 +214,11 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
     I sum[P][T * PLANES];
     if constexpr (Q::halves) {
       I up[P][T * PLANES];
-      dot_halves<Q::bits, Q::shift, T * PLANES, P>(quants, x, sum, up);
+      dot_halves<Q, T * PLANES, P>(quants, x, sum, up);
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) accumulate_halves<Q, T, PLANES>(scale[p], x, sum[p], up[p], acc[p]);
     } else {
-      dot<Q::bits, Q::shift, T * PLANES, P>(quants, x, sum);
+      dot<Q, T * PLANES, P>(quants, x, sum);
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) accumulate<Q, T, PLANES>(scale[p], x, sum[p], acc[p]);
     }
@@ -194,8 +273,23 @@ TileKernel kernel_for(int64_t type, int rows) {
     case LLMRUN_Q5_0: return tile_kernel<LLMRUN_Q5_0, PLANES>(rows);
     case LLMRUN_Q5_1: return tile_kernel<LLMRUN_Q5_1, PLANES>(rows);
     case LLMRUN_Q8_0: return tile_kernel<LLMRUN_Q8_0, PLANES>(rows);
+    case LLMRUN_Q1_0: return tile_kernel<LLMRUN_Q1_0, PLANES>(rows);
+    case LLMRUN_Q2_0: return tile_kernel<LLMRUN_Q2_0, PLANES>(rows);
+    case LLMRUN_Q2_K: return tile_kernel<LLMRUN_Q2_K, PLANES>(rows);
+    case LLMRUN_Q3_K: return tile_kernel<LLMRUN_Q3_K, PLANES>(rows);
     case LLMRUN_Q4_K: return tile_kernel<LLMRUN_Q4_K, PLANES>(rows);
     case LLMRUN_Q5_K: return tile_kernel<LLMRUN_Q5_K, PLANES>(rows);
+    case LLMRUN_IQ1_S: return tile_kernel<LLMRUN_IQ1_S, PLANES>(rows);
+    case LLMRUN_IQ1_M: return tile_kernel<LLMRUN_IQ1_M, PLANES>(rows);
+    case LLMRUN_IQ2_XXS: return tile_kernel<LLMRUN_IQ2_XXS, PLANES>(rows);
+    case LLMRUN_IQ2_XS: case LLMRUN_IQ2_S: return tile_kernel<LLMRUN_IQ2_XS, PLANES>(rows);
+    case LLMRUN_IQ3_XXS: return tile_kernel<LLMRUN_IQ3_XXS, PLANES>(rows);
+    case LLMRUN_IQ3_S: return tile_kernel<LLMRUN_IQ3_S, PLANES>(rows);
+    case LLMRUN_IQ4_NL: return tile_kernel<LLMRUN_IQ4_NL, PLANES>(rows);
+    case LLMRUN_IQ4_XS: return tile_kernel<LLMRUN_IQ4_XS, PLANES>(rows);
+    case LLMRUN_MXFP4: return tile_kernel<LLMRUN_MXFP4, PLANES>(rows);
+    case LLMRUN_NVFP4: return tile_kernel<LLMRUN_NVFP4, PLANES>(rows);
+    case LLMRUN_TQ1_0: case LLMRUN_TQ2_0: return tile_kernel<LLMRUN_TQ2_0, PLANES>(rows);
     default: return tile_kernel<LLMRUN_Q6_K, PLANES>(rows);
   }
 }

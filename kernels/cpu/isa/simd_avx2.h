@@ -71,6 +71,25 @@ OP __m128i load8(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<con
 OP F load_u8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))); }
 OP F load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p))); }
 
+OP F load_low4(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(load8(p), _mm_set1_epi8(15))));
+}
+OP F load_high4(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(_mm_srli_epi16(load8(p), 4), _mm_set1_epi8(15))));
+}
+// 2^(byte - 128), subnormal for 0 and 1.
+OP F load_power(const uint8_t* p) {
+  const I e = _mm256_cvtepu8_epi32(load8(p));
+  const I normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  const I subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  const I small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
+}
+// Half of a float of 4 exponent (bias 7) and 3 mantissa bits: its bits are those of an f16 that is 2^7 too small.
+OP F load_byte_float(const uint8_t* p) {
+  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(load8(p)), 7)), _mm256_set1_ps(128.0f));
+}
+
 OP void transpose(F r[8]) {
   F t[8], u[8];
 #pragma GCC unroll 8
@@ -94,36 +113,55 @@ OP void transpose(F r[8]) {
 
 OP I loadi(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-// One half (8 rows) of line J: k 8J..8J+3 (even) and 8J+4..8J+7 (odd); 8-bit quants come out signed.
-template <int BITS, int J>
+// Bit FROM of each byte to bit TO; the bits beside it are for the caller to mask.
+template <int FROM, int TO>
+OP I move_bits(I v) {
+  if constexpr (FROM < TO) return _mm256_slli_epi16(v, TO - FROM);
+  if constexpr (FROM > TO) return _mm256_srli_epi16(v, FROM - TO);
+  return v;
+}
+OP I masked(I v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
+OP I merge(I v, I bits, int mask) { return _mm256_or_si256(v, masked(bits, mask)); }
+
+// Quads 2J (even) and 2J+1 (odd) of 8 rows, their table applied; values of 8 bits come out signed.
+template <class Q, int J>
 OP void quads(const uint8_t* q, I& even, I& odd) {
-  if constexpr (BITS == 8) {
-    const I sign = _mm256_set1_epi8(-128);
+  const I sign = _mm256_set1_epi8(-128);
+  if constexpr (Q::bits == 8) {
     even = _mm256_xor_si256(loadi(q + 128 * J), sign);
     odd = _mm256_xor_si256(loadi(q + 128 * J + 64), sign);
     return;
   }
-  const I nibble = _mm256_set1_epi8(15);
-  const I line = loadi(q + 64 * J);
-  even = _mm256_and_si256(line, nibble);
-  odd = _mm256_and_si256(_mm256_srli_epi16(line, 4), nibble);
-  if constexpr (BITS == 5) {
-    const I bit = _mm256_set1_epi8(16);
-    const I h = loadi(q + 256);
-    constexpr int up = J < 2 ? 4 - 2 * J : 0, down = J < 2 ? 0 : 2 * J - 4;
-    const I a = J < 2 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, down);
-    constexpr int up1 = J < 2 ? 3 - 2 * J : 0, down1 = J < 2 ? 0 : 2 * J - 3;
-    const I b = J < 2 ? _mm256_slli_epi16(h, up1) : _mm256_srli_epi16(h, down1);
-    even = _mm256_or_si256(even, _mm256_and_si256(a, bit));
-    odd = _mm256_or_si256(odd, _mm256_and_si256(b, bit));
+  constexpr int pair = 4 * (J % 2);  // of the 2-bit fields of a line
+  if constexpr (Q::bits >= 4) {
+    const I line = loadi(q + 64 * J);
+    even = masked(line, 15);
+    odd = masked(move_bits<4, 0>(line), 15);
+  } else if constexpr (Q::bits >= 2) {
+    const I line = loadi(q + 64 * (J / 2));
+    even = masked(move_bits<pair, 0>(line), 3);
+    odd = masked(move_bits<pair + 2, 0>(line), 3);
+  } else {
+    const I line = loadi(q);
+    even = masked(move_bits<2 * J, 0>(line), 1);
+    odd = masked(move_bits<2 * J + 1, 0>(line), 1);
   }
-  if constexpr (BITS == 6) {
-    const I bits = _mm256_set1_epi8(48);
+  if constexpr (Q::bits == 5 || Q::bits == 3) {
+    constexpr int top = Q::bits - 1;
+    const I h = loadi(q + (Q::bits == 5 ? 256 : 128));
+    even = merge(even, move_bits<2 * J, top>(h), 1 << top);
+    odd = merge(odd, move_bits<2 * J + 1, top>(h), 1 << top);
+  }
+  if constexpr (Q::bits == 6) {
     const I h = loadi(q + 256 + 64 * (J / 2));
-    const I a = J % 2 == 0 ? _mm256_slli_epi16(h, 4) : h;
-    const I b = J % 2 == 0 ? _mm256_slli_epi16(h, 2) : _mm256_srli_epi16(h, 2);
-    even = _mm256_or_si256(even, _mm256_and_si256(a, bits));
-    odd = _mm256_or_si256(odd, _mm256_and_si256(b, bits));
+    even = merge(even, move_bits<pair, 4>(h), 48);
+    odd = merge(odd, move_bits<pair + 2, 4>(h), 48);
+  }
+  if constexpr (Q::lookup) {
+    const I table = _mm256_broadcastsi128_si256(load16(Q::table));
+    even = _mm256_shuffle_epi8(table, even);
+    odd = _mm256_shuffle_epi8(table, odd);
+    if constexpr (Q::range == 8) even = _mm256_xor_si256(even, sign), odd = _mm256_xor_si256(odd, sign);
   }
 }
 
@@ -133,67 +171,75 @@ OP I broadcast4(const int8_t* p) {
   return _mm256_set1_epi32(v);
 }
 
-template <int BITS>
+template <int RANGE>
 OP I pairs(I quant, I x) {
-  if constexpr (BITS == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(quant), _mm256_sign_epi8(x, quant));
+  if constexpr (RANGE == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(quant), _mm256_sign_epi8(x, quant));
   return _mm256_maddubs_epi16(quant, x);
 }
 
-template <int BITS, int J, int T, int P>
+// Pair sums that are added in 16 bits before they are widened. The largest is 15, 31, 63 or 128 (7 bits: 127) times
+// 2 x 127; of the first 8, 4, 2 fit. Halves are 4 pairs.
+template <class Q>
+constexpr int fitting() {
+  if constexpr (Q::range <= 4 && !Q::halves) return 8;
+  return Q::range <= 5 ? 4 : Q::range == 6 ? 2 : 1;
+}
+
+template <class Q, int J, int T, int P>
 OP void step(const uint8_t* q, const XBlock* x, I wide[P][T], I acc[P][T]) {
-  // Largest pair sum: 15, 31, 63 or 128, times 2 x 127. Pairs that fit 16 bits: 8, 4, 2, 1.
-  constexpr int fit = BITS == 4 ? 8 : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
+  constexpr int fit = fitting<Q>();
   constexpr int before = (2 * J) % fit, after = (2 * J + 1) % fit;
   const I ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p) {
     I even, odd;
-    quads<BITS, J>(q + 32 * p, even, odd);
+    quads<Q, J>(q + 32 * p, even, odd);
 #pragma GCC unroll 8
     for (int m = 0; m < T; ++m) {
-      I v = pairs<BITS>(even, broadcast4(x[m].q + 8 * J));
+      I v = pairs<Q::range>(even, broadcast4(x[m].q + 8 * J));
       wide[p][m] = before == 0 ? v : _mm256_add_epi16(wide[p][m], v);
       if constexpr (fit == 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
-      v = pairs<BITS>(odd, broadcast4(x[m].q + 8 * J + 4));
+      v = pairs<Q::range>(odd, broadcast4(x[m].q + 8 * J + 4));
       wide[p][m] = after == 0 ? v : _mm256_add_epi16(wide[p][m], v);
       if constexpr (after == fit - 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
     }
   }
 }
 
-template <int SHIFT>
+// Where a sum of unsigned quants starts: minus the offset of each times its activation.
+template <class Q>
 OP I start(int32_t minus) {
-  return SHIFT ? _mm256_slli_epi32(_mm256_set1_epi32(minus), SHIFT) : _mm256_setzero_si256();
+  if constexpr (Q::offset == 0 || Q::range == 8) return _mm256_setzero_si256();
+  return _mm256_mullo_epi32(_mm256_set1_epi32(minus), _mm256_set1_epi32(Q::offset));
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
   I wide[P][T];
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
-    for (int m = 0; m < T; ++m) acc[p][m] = start<BITS == 8 ? 0 : SHIFT>(x[m].minus);
-  step<BITS, 0, T, P>(q, x, wide, acc);
-  step<BITS, 1, T, P>(q, x, wide, acc);
-  step<BITS, 2, T, P>(q, x, wide, acc);
-  step<BITS, 3, T, P>(q, x, wide, acc);
+    for (int m = 0; m < T; ++m) acc[p][m] = start<Q>(x[m].minus);
+  step<Q, 0, T, P>(q, x, wide, acc);
+  step<Q, 1, T, P>(q, x, wide, acc);
+  step<Q, 2, T, P>(q, x, wide, acc);
+  step<Q, 3, T, P>(q, x, wide, acc);
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
-  static_assert(BITS == 6, "4 and 5 bit sums would cross the halves");
   I wide[P][T];
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
     for (int m = 0; m < T; ++m) {
-      low[p][m] = start<SHIFT>(x[m].minus_low);
-      up[p][m] = start<SHIFT>(x[m].minus - x[m].minus_low);
+      low[p][m] = start<Q>(x[m].minus_low);
+      up[p][m] = start<Q>(x[m].minus - x[m].minus_low);
     }
-  step<BITS, 0, T, P>(q, x, wide, low);
-  step<BITS, 1, T, P>(q, x, wide, low);
-  step<BITS, 2, T, P>(q, x, wide, up);
-  step<BITS, 3, T, P>(q, x, wide, up);
+  step<Q, 0, T, P>(q, x, wide, low);
+  step<Q, 1, T, P>(q, x, wide, low);
+  step<Q, 2, T, P>(q, x, wide, up);
+  step<Q, 3, T, P>(q, x, wide, up);
 }
 
 OP int sum_i32(I v) {

@@ -55,6 +55,24 @@ OP F load_i8(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
+OP __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+OP F float_of_bytes(__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v)); }
+OP F load_low4(const uint8_t* p) { return float_of_bytes(_mm_and_si128(load16(p), _mm_set1_epi8(15))); }
+OP F load_high4(const uint8_t* p) {
+  return float_of_bytes(_mm_and_si128(_mm_srli_epi16(load16(p), 4), _mm_set1_epi8(15)));
+}
+// 2^(byte - 128), subnormal for 0 and 1.
+OP F load_power(const uint8_t* p) {
+  const I e = _mm512_cvtepu8_epi32(load16(p));
+  const I normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  const __mmask16 small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+  return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, small, _mm512_set1_epi32(0x00200000), e));
+}
+// Half of a float of 4 exponent (bias 7) and 3 mantissa bits: its bits are those of an f16 that is 2^7 too small.
+OP F load_byte_float(const uint8_t* p) {
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load16(p)), 7)), _mm512_set1_ps(128.0f));
+}
+
 // r[i] lane j <-> r[j] lane i.
 OP void transpose(F r[16]) {
   F t[16];
@@ -86,34 +104,56 @@ OP void transpose(F r[16]) {
   }
 }
 
-// Quants to come: line J holds k 8J..8J+3 (even) and 8J+4..8J+7 (odd) of 16 rows, unsigned.
-template <int BITS, int J>
+// Bit FROM of each byte to bit TO; the bits beside it are for the caller to mask.
+template <int FROM, int TO>
+OP I move_bits(I v) {
+  if constexpr (FROM < TO) return _mm512_slli_epi16(v, TO - FROM);
+  if constexpr (FROM > TO) return _mm512_srli_epi16(v, FROM - TO);
+  return v;
+}
+// v | (bits & mask)
+OP I merge(I v, I bits, int mask) {
+  return _mm512_ternarylogic_epi32(v, bits, _mm512_set1_epi8(static_cast<char>(mask)), 0xf8);
+}
+OP I masked(I v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
+
+// Quads 2J (even) and 2J+1 (odd) of 16 rows, unsigned, their table applied. `high`: what load_high read.
+template <class Q, int J>
 OP void quads(const uint8_t* q, const I* high, I& even, I& odd) {
-  if constexpr (BITS == 8) {
+  if constexpr (Q::bits == 8) {
     even = _mm512_loadu_si512(q + 128 * J);
     odd = _mm512_loadu_si512(q + 128 * J + 64);
     return;
   }
-  const I nibble = _mm512_set1_epi8(15);
-  const I line = _mm512_loadu_si512(q + 64 * J);
-  even = _mm512_and_si512(line, nibble);
-  odd = _mm512_and_si512(_mm512_srli_epi16(line, 4), nibble);
-  if constexpr (BITS == 5) {
-    const I bit = _mm512_set1_epi8(16);
-    constexpr int up = J < 2 ? 4 - 2 * J : 0, down = J < 2 ? 0 : 2 * J - 4;
-    const I a = J < 2 ? _mm512_slli_epi16(high[0], up) : _mm512_srli_epi16(high[0], down);
-    constexpr int up1 = J < 2 ? 3 - 2 * J : 0, down1 = J < 2 ? 0 : 2 * J - 3;
-    const I b = J < 2 ? _mm512_slli_epi16(high[0], up1) : _mm512_srli_epi16(high[0], down1);
-    even = _mm512_ternarylogic_epi32(even, a, bit, 0xf8);  // even | (a & bit)
-    odd = _mm512_ternarylogic_epi32(odd, b, bit, 0xf8);
+  constexpr int pair = 4 * (J % 2);  // of the 2-bit fields of a line
+  if constexpr (Q::bits >= 4) {
+    const I line = _mm512_loadu_si512(q + 64 * J);
+    even = masked(line, 15);
+    odd = masked(move_bits<4, 0>(line), 15);
+  } else if constexpr (Q::bits >= 2) {
+    const I line = _mm512_loadu_si512(q + 64 * (J / 2));
+    even = masked(move_bits<pair, 0>(line), 3);
+    odd = masked(move_bits<pair + 2, 0>(line), 3);
+  } else {
+    even = masked(move_bits<2 * J, 0>(high[0]), 1);
+    odd = masked(move_bits<2 * J + 1, 0>(high[0]), 1);
   }
-  if constexpr (BITS == 6) {
-    const I bits = _mm512_set1_epi8(48);
-    const I h = high[J / 2];
-    const I a = J % 2 == 0 ? _mm512_slli_epi16(h, 4) : h;
-    const I b = J % 2 == 0 ? _mm512_slli_epi16(h, 2) : _mm512_srli_epi16(h, 2);
-    even = _mm512_ternarylogic_epi32(even, a, bits, 0xf8);
-    odd = _mm512_ternarylogic_epi32(odd, b, bits, 0xf8);
+  if constexpr (Q::bits == 5) {
+    even = merge(even, move_bits<2 * J, 4>(high[0]), 16);
+    odd = merge(odd, move_bits<2 * J + 1, 4>(high[0]), 16);
+  }
+  if constexpr (Q::bits == 6) {
+    even = merge(even, move_bits<pair, 4>(high[J / 2]), 48);
+    odd = merge(odd, move_bits<pair + 2, 4>(high[J / 2]), 48);
+  }
+  if constexpr (Q::bits == 3) {
+    even = merge(even, move_bits<2 * J, 2>(high[0]), 4);
+    odd = merge(odd, move_bits<2 * J + 1, 2>(high[0]), 4);
+  }
+  if constexpr (Q::lookup) {
+    const I table = _mm512_broadcast_i32x4(load16(Q::table));
+    even = _mm512_shuffle_epi8(table, even);
+    odd = _mm512_shuffle_epi8(table, odd);
   }
 }
 
@@ -123,50 +163,57 @@ OP I broadcast4(const int8_t* p) {
   return _mm512_set1_epi32(v);
 }
 
-template <int BITS, int J, int T>
+template <class Q, int J, int T>
 OP void step(const uint8_t* q, const I* high, const XBlock* x, I acc[T]) {
   I even, odd;
-  quads<BITS, J>(q, high, even, odd);
+  quads<Q, J>(q, high, even, odd);
 #pragma GCC unroll 16
   for (int m = 0; m < T; ++m) acc[m] = _mm512_dpbusd_epi32(acc[m], even, broadcast4(x[m].q + 8 * J));
 #pragma GCC unroll 16
   for (int m = 0; m < T; ++m) acc[m] = _mm512_dpbusd_epi32(acc[m], odd, broadcast4(x[m].q + 8 * J + 4));
 }
 
-template <int BITS>
+template <class Q>
 OP void load_high(const uint8_t* q, I high[2]) {
-  if constexpr (BITS == 5 || BITS == 6) high[0] = _mm512_loadu_si512(q + 256);
-  if constexpr (BITS == 6) high[1] = _mm512_loadu_si512(q + 320);
+  constexpr int at = Q::bits == 1 ? 0 : Q::bits == 3 ? 128 : 256;
+  if constexpr (Q::bits != 8 && (Q::bits % 2 || Q::bits == 6)) high[0] = _mm512_loadu_si512(q + at);
+  if constexpr (Q::bits == 6) high[1] = _mm512_loadu_si512(q + at + 64);
 }
 
-// acc[p][m] = sum over the block of (quant - 2^SHIFT) * x (SHIFT 0: no offset).
-template <int BITS, int SHIFT, int T, int P>
+// Where a sum of unsigned quants starts: minus the offset of each times its activation.
+template <class Q>
+OP I start(int32_t minus) {
+  if constexpr (Q::offset == 0) return _mm512_setzero_si512();
+  return _mm512_mullo_epi32(_mm512_set1_epi32(minus), _mm512_set1_epi32(Q::offset));
+}
+
+// acc[p][m] = sum over the block of value * x.
+template <class Q, int T, int P>
 OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
   I high[2];
-  load_high<BITS>(q, high);
+  load_high<Q>(q, high);
 #pragma GCC unroll 16
-  for (int m = 0; m < T; ++m)
-    acc[0][m] = SHIFT ? _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus), SHIFT) : _mm512_setzero_si512();
-  step<BITS, 0, T>(q, high, x, acc[0]);
-  step<BITS, 1, T>(q, high, x, acc[0]);
-  step<BITS, 2, T>(q, high, x, acc[0]);
-  step<BITS, 3, T>(q, high, x, acc[0]);
+  for (int m = 0; m < T; ++m) acc[0][m] = start<Q>(x[m].minus);
+  step<Q, 0, T>(q, high, x, acc[0]);
+  step<Q, 1, T>(q, high, x, acc[0]);
+  step<Q, 2, T>(q, high, x, acc[0]);
+  step<Q, 3, T>(q, high, x, acc[0]);
 }
 
 // The same for k 0..15 and 16..31 apart.
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   I high[2];
-  load_high<BITS>(q, high);
+  load_high<Q>(q, high);
 #pragma GCC unroll 16
   for (int m = 0; m < T; ++m) {
-    low[0][m] = _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus_low), SHIFT);
-    up[0][m] = _mm512_slli_epi32(_mm512_set1_epi32(x[m].minus - x[m].minus_low), SHIFT);
+    low[0][m] = start<Q>(x[m].minus_low);
+    up[0][m] = start<Q>(x[m].minus - x[m].minus_low);
   }
-  step<BITS, 0, T>(q, high, x, low[0]);
-  step<BITS, 1, T>(q, high, x, low[0]);
-  step<BITS, 2, T>(q, high, x, up[0]);
-  step<BITS, 3, T>(q, high, x, up[0]);
+  step<Q, 0, T>(q, high, x, low[0]);
+  step<Q, 1, T>(q, high, x, low[0]);
+  step<Q, 2, T>(q, high, x, up[0]);
+  step<Q, 3, T>(q, high, x, up[0]);
 }
 
 // 255 high + low, the sums of the two planes of 16-bit activations.

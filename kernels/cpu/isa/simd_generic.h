@@ -114,6 +114,20 @@ OP F load_u8(const uint8_t* p) {
 OP F load_i8(const uint8_t* p) {
   return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
 }
+OP F load_low4(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(p[i] & 15); });
+}
+OP F load_high4(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(p[i] >> 4); });
+}
+// 2^(byte - 128), subnormal for 0 and 1.
+OP F load_power(const uint8_t* p) {
+  return each([&](int i) { return power_to_float(p[i]); });
+}
+// Half of a float of 4 exponent (bias 7) and 3 mantissa bits: its bits are those of an f16 that is 2^7 too small.
+OP F load_byte_float(const uint8_t* p) {
+  return each([&](int i) { return byte_float_to_float(p[i]); });
+}
 OP void transpose(F r[LANES]) {
   for (int i = 0; i < LANES; ++i)
     for (int j = i + 1; j < LANES; ++j) {
@@ -123,40 +137,46 @@ OP void transpose(F r[LANES]) {
     }
 }
 
-// Quant k of row `lane` of this part.
-template <int BITS>
+// Quant k of row `lane` of this part, its table applied.
+template <class Q>
 OP int quant(const uint8_t* q, int lane, int k) {
   const int byte = lane * 4 + k % 4, quad = k / 4;
-  if constexpr (BITS == 8) return q[64 * quad + byte];
-  int value = (q[64 * (quad / 2) + byte] >> (quad % 2 * 4)) & 15;
-  if constexpr (BITS == 5) value |= ((q[256 + byte] >> quad) & 1) << 4;
-  if constexpr (BITS == 6) value |= ((q[256 + 64 * (quad / 4) + byte] >> (quad % 4 * 2)) & 3) << 4;
+  if constexpr (Q::bits == 8) return q[64 * quad + byte];
+  int value = 0;
+  if constexpr (Q::bits >= 4)
+    value = (q[64 * (quad / 2) + byte] >> (quad % 2 * 4)) & 15;
+  else if constexpr (Q::bits >= 2)
+    value = (q[64 * (quad / 4) + byte] >> (quad % 4 * 2)) & 3;
+  if constexpr (Q::bits == 5) value |= ((q[256 + byte] >> quad) & 1) << 4;
+  if constexpr (Q::bits == 6) value |= ((q[256 + 64 * (quad / 4) + byte] >> (quad % 4 * 2)) & 3) << 4;
+  if constexpr (Q::bits == 3) value |= ((q[128 + byte] >> quad) & 1) << 2;
+  if constexpr (Q::bits == 1) value = (q[byte] >> quad) & 1;
+  if constexpr (Q::lookup) return Q::table[value];
   return value;
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot_range(const uint8_t* q, const XBlock* x, int from, int to, I acc[P][T]) {
-  constexpr int offset = SHIFT ? 1 << SHIFT : 0;
   for (int p = 0; p < P; ++p)
     for (int lane = 0; lane < LANES; ++lane) {
       int32_t sum[T] = {0};
       for (int k = from; k < to; ++k) {
-        const int value = quant<BITS>(q + p * LANES * 4, lane, k) - offset;
+        const int value = quant<Q>(q + p * LANES * 4, lane, k) - Q::offset;
         for (int m = 0; m < T; ++m) sum[m] += value * x[m].q[k];
       }
       for (int m = 0; m < T; ++m) acc[p][m].v[lane] = sum[m];
     }
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
-  dot_range<BITS, SHIFT, T, P>(q, x, 0, 32, acc);
+  dot_range<Q, T, P>(q, x, 0, 32, acc);
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
-  dot_range<BITS, SHIFT, T, P>(q, x, 0, 16, low);
-  dot_range<BITS, SHIFT, T, P>(q, x, 16, 32, up);
+  dot_range<Q, T, P>(q, x, 0, 16, low);
+  dot_range<Q, T, P>(q, x, 16, 32, up);
 }
 
 // 255 high + low, the sums of the two planes of 16-bit activations.

@@ -1,5 +1,5 @@
-// NEON with the dot-product extension (Armv8.2): 8 lanes as two registers, a 16-row group is two parts. Quants of 4, 5
-// and 6 bits are non-negative bytes, 8-bit ones are made signed again, so every product is s8 x s8.
+// NEON with the dot-product extension (Armv8.2): 8 lanes as two registers, a 16-row group is two parts. Quants below
+// 8 bits are non-negative bytes, 8-bit ones are made signed again, so every product is s8 x s8.
 #pragma once
 #include <arm_neon.h>
 
@@ -92,6 +92,27 @@ OP F load_i8(const uint8_t* p) {
   return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_high_s16(w))};
 }
 
+OP F float_of_bytes(uint8x8_t v) {
+  const uint16x8_t w = vmovl_u8(v);
+  return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(w))), vcvtq_f32_u32(vmovl_high_u16(w))};
+}
+OP F load_low4(const uint8_t* p) { return float_of_bytes(vand_u8(vld1_u8(p), vdup_n_u8(15))); }
+OP F load_high4(const uint8_t* p) { return float_of_bytes(vshr_n_u8(vld1_u8(p), 4)); }
+// 2^(byte - 128), subnormal for 0 and 1.
+OP float32x4_t power_of(uint32x4_t e) {
+  const uint32x4_t normal = vshlq_n_u32(vsubq_u32(e, vdupq_n_u32(1)), 23);
+  const uint32x4_t subnormal = vshlq_u32(vdupq_n_u32(0x00200000), vreinterpretq_s32_u32(e));
+  return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), subnormal, normal));
+}
+OP F load_power(const uint8_t* p) {
+  const uint16x8_t w = vmovl_u8(vld1_u8(p));
+  return {power_of(vmovl_u16(vget_low_u16(w))), power_of(vmovl_high_u16(w))};
+}
+// Half of a float of 4 exponent (bias 7) and 3 mantissa bits: its bits are those of an f16 that is 2^7 too small.
+OP F load_byte_float(const uint8_t* p) {
+  return mul(widen_half(vshlq_n_u16(vmovl_u8(vld1_u8(p)), 7)), set1(128.0f));
+}
+
 OP void transpose4(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_t& d) {
   const float32x4_t ab0 = vtrn1q_f32(a, b), ab1 = vtrn2q_f32(a, b), cd0 = vtrn1q_f32(c, d), cd1 = vtrn2q_f32(c, d);
   const auto low = [](float32x4_t x, float32x4_t y) {
@@ -117,39 +138,63 @@ OP void transpose(F r[8]) {
   }
 }
 
-template <int BITS, int J>
+// Bit FROM of each byte to bit TO, masked.
+template <int FROM, int TO>
+OP uint8x16_t take_bits(uint8x16_t v, int mask) {
+  return vandq_u8(vshlq_u8(v, vdupq_n_s8(TO - FROM)), vdupq_n_u8(static_cast<uint8_t>(mask)));
+}
+
+// Quads 2J (even) and 2J+1 (odd) of 4 rows, their table applied; values of 8 bits come out signed.
+template <class Q, int J>
 OP void quads(const uint8_t* q, int8x16_t& even, int8x16_t& odd) {
-  if constexpr (BITS == 8) {
+  if constexpr (Q::bits == 8) {
     even = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(q + 128 * J), vdupq_n_u8(128)));
     odd = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(q + 128 * J + 64), vdupq_n_u8(128)));
     return;
   }
-  const uint8x16_t line = vld1q_u8(q + 64 * J);
-  uint8x16_t e = vandq_u8(line, vdupq_n_u8(15)), o = vshrq_n_u8(line, 4);
-  if constexpr (BITS == 5) {
-    const uint8x16_t h = vld1q_u8(q + 256), bit = vdupq_n_u8(16);
-    e = vorrq_u8(e, vandq_u8(vshlq_u8(h, vdupq_n_s8(4 - 2 * J)), bit));
-    o = vorrq_u8(o, vandq_u8(vshlq_u8(h, vdupq_n_s8(3 - 2 * J)), bit));
+  constexpr int pair = 4 * (J % 2);  // of the 2-bit fields of a line
+  uint8x16_t e, o;
+  if constexpr (Q::bits >= 4) {
+    const uint8x16_t line = vld1q_u8(q + 64 * J);
+    e = vandq_u8(line, vdupq_n_u8(15)), o = vshrq_n_u8(line, 4);
+  } else if constexpr (Q::bits >= 2) {
+    const uint8x16_t line = vld1q_u8(q + 64 * (J / 2));
+    e = take_bits<pair, 0>(line, 3), o = take_bits<pair + 2, 0>(line, 3);
+  } else {
+    const uint8x16_t line = vld1q_u8(q);
+    e = take_bits<2 * J, 0>(line, 1), o = take_bits<2 * J + 1, 0>(line, 1);
   }
-  if constexpr (BITS == 6) {
-    const uint8x16_t h = vld1q_u8(q + 256 + 64 * (J / 2)), bits = vdupq_n_u8(48);
-    e = vorrq_u8(e, vandq_u8(vshlq_u8(h, vdupq_n_s8(J % 2 == 0 ? 4 : 0)), bits));
-    o = vorrq_u8(o, vandq_u8(vshlq_u8(h, vdupq_n_s8(J % 2 == 0 ? 2 : -2)), bits));
+  if constexpr (Q::bits == 5 || Q::bits == 3) {
+    constexpr int top = Q::bits - 1;
+    const uint8x16_t h = vld1q_u8(q + (Q::bits == 5 ? 256 : 128));
+    e = vorrq_u8(e, take_bits<2 * J, top>(h, 1 << top));
+    o = vorrq_u8(o, take_bits<2 * J + 1, top>(h, 1 << top));
+  }
+  if constexpr (Q::bits == 6) {
+    const uint8x16_t h = vld1q_u8(q + 256 + 64 * (J / 2));
+    e = vorrq_u8(e, take_bits<pair, 4>(h, 48));
+    o = vorrq_u8(o, take_bits<pair + 2, 4>(h, 48));
+  }
+  if constexpr (Q::lookup) {
+    const uint8x16_t table = vld1q_u8(Q::table);
+    e = vqtbl1q_u8(table, e), o = vqtbl1q_u8(table, o);
+    if constexpr (Q::range == 8) e = veorq_u8(e, vdupq_n_u8(128)), o = veorq_u8(o, vdupq_n_u8(128));
   }
   even = vreinterpretq_s8_u8(e);
   odd = vreinterpretq_s8_u8(o);
 }
 
-template <int BITS, int SHIFT, int J, int T, int P>
+template <class Q, int J, int T, int P>
 OP void step(const uint8_t* q, const XBlock* x, I acc[P][T]) {
   constexpr int e = 2 * J % 4, o = e + 1;
-  const int8x16_t offset = vdupq_n_s8(SHIFT && BITS != 8 ? 1 << (SHIFT & 7) : 0);
+  constexpr bool moved = Q::offset && Q::range != 8;
+  const int8x16_t offset = vdupq_n_s8(moved ? Q::offset & 127 : 0);
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p) {
     int8x16_t ea, oa, eb, ob;
-    quads<BITS, J>(q + 32 * p, ea, oa);
-    quads<BITS, J>(q + 32 * p + 16, eb, ob);
-    if constexpr (SHIFT && BITS != 8) {
+    quads<Q, J>(q + 32 * p, ea, oa);
+    quads<Q, J>(q + 32 * p + 16, eb, ob);
+    if constexpr (moved) {
       ea = vsubq_s8(ea, offset), oa = vsubq_s8(oa, offset);
       eb = vsubq_s8(eb, offset), ob = vsubq_s8(ob, offset);
     }
@@ -170,23 +215,23 @@ OP void clear(I acc[P][T]) {
     for (int m = 0; m < T; ++m) acc[p][m] = {vdupq_n_s32(0), vdupq_n_s32(0)};
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot(const uint8_t* q, const XBlock* x, I acc[P][T]) {
   clear<T, P>(acc);
-  step<BITS, SHIFT, 0, T, P>(q, x, acc);
-  step<BITS, SHIFT, 1, T, P>(q, x, acc);
-  step<BITS, SHIFT, 2, T, P>(q, x, acc);
-  step<BITS, SHIFT, 3, T, P>(q, x, acc);
+  step<Q, 0, T, P>(q, x, acc);
+  step<Q, 1, T, P>(q, x, acc);
+  step<Q, 2, T, P>(q, x, acc);
+  step<Q, 3, T, P>(q, x, acc);
 }
 
-template <int BITS, int SHIFT, int T, int P>
+template <class Q, int T, int P>
 OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   clear<T, P>(low);
   clear<T, P>(up);
-  step<BITS, SHIFT, 0, T, P>(q, x, low);
-  step<BITS, SHIFT, 1, T, P>(q, x, low);
-  step<BITS, SHIFT, 2, T, P>(q, x, up);
-  step<BITS, SHIFT, 3, T, P>(q, x, up);
+  step<Q, 0, T, P>(q, x, low);
+  step<Q, 1, T, P>(q, x, low);
+  step<Q, 2, T, P>(q, x, up);
+  step<Q, 3, T, P>(q, x, up);
 }
 
 // 255 high + low, the sums of the two planes of 16-bit activations.

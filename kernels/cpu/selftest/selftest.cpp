@@ -23,29 +23,61 @@ Floats random_floats(size_t count, float scale = 1.0f) {
   return values;
 }
 
-// Bytes of a matrix in file layout: random quants, and small scales where the type keeps its f16 fields.
-std::vector<uint8_t> random_matrix(int type, int64_t rows, int64_t cols) {
-  struct Fields {
-    int type, bytes, offsets[2];
-  };
-  static const Fields table[] = {{LLMRUN_Q4_0, 18, {0, -1}},  {LLMRUN_Q4_1, 20, {0, 2}},  {LLMRUN_Q5_0, 22, {0, -1}},
-                                 {LLMRUN_Q5_1, 24, {0, 2}},   {LLMRUN_Q8_0, 34, {0, -1}}, {LLMRUN_Q4_K, 144, {0, 2}},
-                                 {LLMRUN_Q5_K, 176, {0, 2}},  {LLMRUN_Q6_K, 210, {208, -1}}};
-  std::vector<uint8_t> data(static_cast<size_t>(rows * llmrun_row_bytes(type, cols)));
-  if (type == LLMRUN_F32) {
+// A storage type, and where in a file block random bytes must become a small scale.
+struct Stored {
+  int type, bytes;
+  int halves[2];  // offsets of f16 fields, -1: none
+  int grid_points, grid_values;
+};
+
+const Stored STORED[] = {
+    {LLMRUN_F32, 4, {-1, -1}, 0, 0},       {LLMRUN_F16, 2, {-1, -1}, 0, 0},     {LLMRUN_BF16, 2, {-1, -1}, 0, 0},
+    {LLMRUN_Q8_0, 34, {0, -1}, 0, 0},      {LLMRUN_Q4_0, 18, {0, -1}, 0, 0},    {LLMRUN_Q4_1, 20, {0, 2}, 0, 0},
+    {LLMRUN_Q5_0, 22, {0, -1}, 0, 0},      {LLMRUN_Q5_1, 24, {0, 2}, 0, 0},     {LLMRUN_Q1_0, 18, {0, -1}, 0, 0},
+    {LLMRUN_Q2_0, 18, {0, -1}, 0, 0},      {LLMRUN_Q2_K, 84, {80, 82}, 0, 0},   {LLMRUN_Q3_K, 110, {108, -1}, 0, 0},
+    {LLMRUN_Q4_K, 144, {0, 2}, 0, 0},      {LLMRUN_Q5_K, 176, {0, 2}, 0, 0},    {LLMRUN_Q6_K, 210, {208, -1}, 0, 0},
+    {LLMRUN_IQ1_S, 50, {0, -1}, 2048, 8},  {LLMRUN_IQ1_M, 56, {-1, -1}, 2048, 8}, {LLMRUN_IQ2_XXS, 66, {0, -1}, 256, 8},
+    {LLMRUN_IQ2_XS, 74, {0, -1}, 512, 8},  {LLMRUN_IQ2_S, 82, {0, -1}, 1024, 8}, {LLMRUN_IQ3_XXS, 98, {0, -1}, 256, 4},
+    {LLMRUN_IQ3_S, 110, {0, -1}, 512, 4},  {LLMRUN_IQ4_NL, 18, {0, -1}, 0, 0},  {LLMRUN_IQ4_XS, 136, {0, -1}, 0, 0},
+    {LLMRUN_MXFP4, 17, {-1, -1}, 0, 0},    {LLMRUN_NVFP4, 36, {-1, -1}, 0, 0},  {LLMRUN_TQ1_0, 54, {52, -1}, 0, 0},
+    {LLMRUN_TQ2_0, 66, {64, -1}, 0, 0},
+};
+
+// Bytes of a matrix in file layout: random quants, and small scales where the type keeps its scale fields.
+std::vector<uint8_t> random_matrix(const Stored& stored, int64_t rows, int64_t cols) {
+  std::vector<uint8_t> data(static_cast<size_t>(rows * llmrun_row_bytes(stored.type, cols)));
+  if (stored.type == LLMRUN_F32) {
     const Floats values = random_floats(data.size() / 4);
     memcpy(data.data(), values.data(), data.size());
     return data;
   }
   for (uint8_t& byte : data) byte = static_cast<uint8_t>(generator());
-  if (type == LLMRUN_F16 || type == LLMRUN_BF16)  // exponents near 1
+  if (stored.type == LLMRUN_F16 || stored.type == LLMRUN_BF16)  // exponents near 1
     for (size_t i = 1; i < data.size(); i += 2) data[i] = static_cast<uint8_t>((data[i] & 0x83) | 0x38);
-  for (const Fields& fields : table)
-    if (fields.type == type)
-      for (size_t at = 0; at < data.size(); at += static_cast<size_t>(fields.bytes))
-        for (int offset : fields.offsets)
-          if (offset >= 0) data[at + static_cast<size_t>(offset) + 1] = static_cast<uint8_t>(0x20 | (generator() & 7));
+  for (size_t at = 0; at < data.size(); at += static_cast<size_t>(stored.bytes)) {
+    uint8_t* block = data.data() + at;
+    for (int offset : stored.halves)
+      if (offset >= 0) block[offset + 1] = static_cast<uint8_t>(0x20 | (generator() & 7));
+    if (stored.type == LLMRUN_MXFP4) block[0] = static_cast<uint8_t>(120 + (generator() & 7));
+    if (stored.type == LLMRUN_IQ1_M) block[55] = static_cast<uint8_t>((block[55] & 15) | 0x20);  // top of the spread f16
+  }
   return data;
+}
+
+// A codebook of the type's size with values that such a codebook has.
+std::vector<int8_t> random_grid(const Stored& stored) {
+  static const int8_t three[] = {8, 25, 43}, eight[] = {4, 12, 20, 28, 36, 44, 52, 62};
+  std::vector<int8_t> grid(static_cast<size_t>(stored.grid_points * stored.grid_values));
+  for (int8_t& value : grid) {
+    const unsigned any = generator();
+    switch (stored.type) {
+      case LLMRUN_IQ1_S: case LLMRUN_IQ1_M: value = static_cast<int8_t>(any % 3) - 1; break;
+      case LLMRUN_IQ3_XXS: value = eight[any % 8]; break;
+      case LLMRUN_IQ3_S: value = static_cast<int8_t>(2 * (any % 8) + 1); break;
+      default: value = three[any % 3];
+    }
+  }
+  return grid;
 }
 
 class Builder {
@@ -77,17 +109,47 @@ void run(LlmrunPool* pool, const std::vector<LlmrunOp>& ops) {
   }
 }
 
-Floats linear(LlmrunPool* pool, int type, int64_t rows, int64_t cols, int64_t out_rows, const Floats& x,
-              const std::vector<uint8_t>& matrix, int bits) {
-  std::vector<uint8_t> packed(static_cast<size_t>(llmrun_packed_bytes(type, out_rows, cols)));
-  std::vector<uint8_t> blocks(static_cast<size_t>(llmrun_quantized_bytes(rows, cols, bits)));
-  Floats out(static_cast<size_t>(rows * out_rows));
+// A random matrix of a type, with its codebook.
+struct Matrix {
+  int type;
+  int64_t rows, cols;
+  std::vector<uint8_t> data;
+  std::vector<int8_t> grid;
+  Matrix(const Stored& stored, int64_t n, int64_t k)
+      : type(stored.type), rows(n), cols(k), data(random_matrix(stored, n, k)), grid(random_grid(stored)) {}
+  const void* codebook() const { return grid.empty() ? nullptr : grid.data(); }
+};
+
+Floats linear(LlmrunPool* pool, const Matrix& matrix, int64_t rows, const Floats& x, int bits) {
+  const int type = matrix.type;
+  std::vector<uint8_t> packed(static_cast<size_t>(llmrun_packed_bytes(type, matrix.rows, matrix.cols)));
+  std::vector<uint8_t> blocks(static_cast<size_t>(llmrun_quantized_bytes(rows, matrix.cols, bits)));
+  Floats out(static_cast<size_t>(rows * matrix.rows));
   const bool quantized = type != LLMRUN_F32 && type != LLMRUN_F16 && type != LLMRUN_BF16;
-  std::vector<LlmrunOp> ops = {Builder(LLMRUN_PACK, {out_rows, cols, type}, {matrix.data(), packed.data()}).op};
-  if (quantized) ops.push_back(Builder(LLMRUN_QUANTIZE, {rows, cols}, {x.data(), blocks.data()}, 0.0f, bits == 16 ? 2 : 0).op);
-  ops.push_back(Builder(LLMRUN_LINEAR, {rows, cols, 1, out_rows, type},
-                        {x.data(), quantized ? blocks.data() : nullptr, packed.data(), out.data(), nullptr}, 0.0f, bits == 16 ? 2 : 0).op);
+  const int flags = bits == 16 ? 2 : 0;
+  std::vector<LlmrunOp> ops = {
+      Builder(LLMRUN_PACK, {matrix.rows, matrix.cols, type}, {matrix.data.data(), packed.data(), matrix.codebook()}).op};
+  if (quantized) ops.push_back(Builder(LLMRUN_QUANTIZE, {rows, matrix.cols}, {x.data(), blocks.data()}, 0.0f, flags).op);
+  ops.push_back(Builder(LLMRUN_LINEAR, {rows, matrix.cols, 1, matrix.rows, type},
+                        {x.data(), quantized ? blocks.data() : nullptr, packed.data(), out.data(), nullptr}, 0.0f, flags).op);
   run(pool, ops);
+  return out;
+}
+
+// The same product from the values that `embed` decodes, in double precision.
+Floats plain_product(LlmrunPool* pool, const Matrix& matrix, int64_t rows, const Floats& x) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < matrix.rows; ++i) ids.push_back(static_cast<int32_t>(i));
+  Floats values(static_cast<size_t>(matrix.rows * matrix.cols)), out;
+  run(pool, {Builder(LLMRUN_EMBED, {matrix.rows, matrix.cols, matrix.type, matrix.rows},
+                     {ids.data(), matrix.data.data(), values.data(), matrix.codebook()}).op});
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t n = 0; n < matrix.rows; ++n) {
+      double sum = 0;
+      for (int64_t k = 0; k < matrix.cols; ++k)
+        sum += static_cast<double>(x[static_cast<size_t>(r * matrix.cols + k)]) * values[static_cast<size_t>(n * matrix.cols + k)];
+      out.push_back(static_cast<float>(sum));
+    }
   return out;
 }
 
@@ -148,16 +210,18 @@ int main() {
       continue;
     }
     LlmrunPool* pool = llmrun_pool_create(3, build.c_str());
-    for (int type : {LLMRUN_F32, LLMRUN_F16, LLMRUN_BF16, LLMRUN_Q8_0, LLMRUN_Q4_0, LLMRUN_Q4_1, LLMRUN_Q5_0,
-                     LLMRUN_Q5_1, LLMRUN_Q4_K, LLMRUN_Q5_K, LLMRUN_Q6_K})
+    for (const Stored& stored : STORED)
       for (int64_t rows : {1, 7}) {
         const Floats x = random_floats(static_cast<size_t>(rows * 512));
-        const std::vector<uint8_t> matrix = random_matrix(type, 52, 512);
-        const std::string name = "linear type " + std::to_string(type) + " rows " + std::to_string(rows);
-        for (int bits : {16, 8})
-          good &= compare((name + ", " + std::to_string(bits) + " bits").c_str(), build.c_str(),
-                          linear(pool, type, rows, 512, 52, x, matrix, bits),
-                          linear(plain, type, rows, 512, 52, x, matrix, bits), 3e-6);
+        const Matrix matrix(stored, 52, 512);
+        const std::string name = "linear type " + std::to_string(stored.type) + " rows " + std::to_string(rows);
+        const Floats plainly = plain_product(plain, matrix, rows, x);
+        for (int bits : {16, 8}) {
+          const Floats got = linear(pool, matrix, rows, x, bits);
+          const std::string what = name + ", " + std::to_string(bits) + " bits";
+          good &= compare(what.c_str(), build.c_str(), got, linear(plain, matrix, rows, x, bits), 3e-6);
+          good &= compare((what + ", decoded").c_str(), build.c_str(), got, plainly, bits == 16 ? 1e-4 : 2e-2);
+        }
       }
     for (int type : {LLMRUN_F32, LLMRUN_F16, LLMRUN_BF16})
       for (int64_t width : {64, 20}) {

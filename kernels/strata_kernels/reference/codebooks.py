@@ -1,4 +1,4 @@
-"""The codebooks of the IQ types: grids from the gguf package (they are data of the format), signs computed."""
+"""The codebooks of the IQ types as torch reads them: their points, and signs, which are computed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from strata_kernels.grids import codebook
+
 
 @cache
 def grid(type_name: str) -> Tensor:
     """Points of a type's codebook, f32 [points, 4 or 8]: row i is what code i stands for. Never to be written to."""
-    import gguf
-
-    kind = getattr(gguf.quants, type_name)
-    kind.init_grid()
-    return torch.from_numpy(kind.grid.copy()).reshape(kind.grid_shape)
+    points = codebook(type_name)
+    if points is None:
+        raise ValueError(f"{type_name} has no codebook")
+    return torch.from_numpy(points).to(torch.float32)
 
 
 @cache

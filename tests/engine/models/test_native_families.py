@@ -69,3 +69,17 @@ def test_quantised_matrices_stay_near_the_plain_operations(ops, tmp_path, family
     # activations are int8 in blocks of 32: about half a percent an operand, and a tiny model averages little of it away
     assert (ours - exact).abs().mean() < 0.03 * exact.std()
     assert (ours - exact).abs().max() < 0.2 * exact.std()
+
+
+NEW_STORAGE = ["IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "Q2_K", "Q3_K", "TQ1_0", "IQ1_M", "IQ2_XS", "IQ2_XXS", "IQ3_S"]
+
+
+@pytest.mark.parametrize("storage", NEW_STORAGE)
+def test_files_of_table_and_codebook_types_give_the_logits_of_the_plain_operations(ops, tmp_path, storage):
+    from strata_kernels.reference.ops import ReferenceOps
+
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256)
+    write_gguf(tmp_path / "m.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), types=storage)
+    source = open_weights(tmp_path / "m.gguf")
+    ours, exact = Runner(source, ops).all_logits(IDS), Runner(source, ReferenceOps()).all_logits(IDS)
+    assert (ours - exact).abs().max() < 2e-3 * exact.std()
