@@ -1,8 +1,8 @@
 """Speed of single native operations, as JSON lines.
 
-`python benches/ops.py [--threads 2] [--isa avx512] [--only decode]`: a line for each operation and shape with its time,
-GB/s for what is bound by memory (and the share of the copy bandwidth measured in the same run), GOP/s for what
-computes (and the share of the fastest product of the run).
+`python benches/ops.py [--threads 2] [--isa avx512] [--only decode] [--types Q4_K,IQ3_S]`: a line for each operation and
+shape with its time, GB/s for what is bound by memory (and the share of the copy bandwidth measured in the same run),
+GOP/s for what computes (and the share of the fastest product of the run).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,10 +61,10 @@ def random_weight(ops: NativeOps, kind: str, rows: int, cols: int) -> Weight:
     return ops.pack(Weight(kind, rows, cols, torch.randint(0, 60, (rows, row_bytes), dtype=torch.uint8)))
 
 
-def decode_lines(ops: NativeOps, bandwidth: float) -> None:
+def decode_lines(ops: NativeOps, bandwidth: float, kinds: Sequence[str]) -> None:
     """One row against more matrices than a cache holds."""
     rows, cols = SHAPES[1]
-    for kind in TYPES:
+    for kind in kinds:
         first = random_weight(ops, kind, rows, cols)
         count = max(1, STREAM_BYTES // first.data.numel())
         weights = [first] + [random_weight(ops, kind, rows, cols) for _ in range(count - 1)]
@@ -80,10 +80,10 @@ def decode_lines(ops: NativeOps, bandwidth: float) -> None:
              gb_s=round(rate / 1e9, 2), share_of_copy=round(rate / bandwidth, 3))  # fmt: skip
 
 
-def prefill_lines(ops: NativeOps) -> None:
+def prefill_lines(ops: NativeOps, kinds: Sequence[str]) -> None:
     """Many rows: arithmetic decides."""
     results = []
-    for kind in TYPES:
+    for kind in kinds:
         for n, k in SHAPES:
             weight = random_weight(ops, kind, n, k)
             for rows in (16, 64, 512):
@@ -139,14 +139,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa")
     parser.add_argument("--only", choices=("decode", "prefill", "attention", "small"))
+    parser.add_argument("--types", default=",".join(TYPES), help="storage types of the products, with commas")
     options = parser.parse_args()
+    kinds = options.types.split(",")
     ops = NativeOps(options.threads, options.isa)
     bandwidth = copy_bandwidth(options.threads)
     emit(op="copy", gb_s=round(bandwidth / 1e9, 2), threads=options.threads, isa=ops.isa)
     torch.set_num_threads(1)
     parts = {
-        "decode": lambda: decode_lines(ops, bandwidth),
-        "prefill": lambda: prefill_lines(ops),
+        "decode": lambda: decode_lines(ops, bandwidth, kinds),
+        "prefill": lambda: prefill_lines(ops, kinds),
         "attention": lambda: attention_lines(ops, bandwidth),
         "small": lambda: small_lines(ops),
     }

@@ -24,7 +24,7 @@ ENCODED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0"
 def encode(array: np.ndarray, type_name: str) -> np.ndarray:
     """The array's stored form: a float array for F32 and F16, else u8 [.., bytes of a row].
 
-    A type that nothing here encodes (not in ENCODED) gets random codes of the array's spread, the same for the same array.
+    A type that nothing here encodes (not in ENCODED) gets random codes of the array's spread, the same each time.
     """
     array = np.ascontiguousarray(array, dtype=np.float32)
     if type_name == "F32":
