@@ -79,7 +79,7 @@ def test_files_of_table_and_codebook_types_give_the_logits_of_the_plain_operatio
     from strata_kernels.reference.ops import ReferenceOps
 
     model = tiny_model("llama", hidden_size=256, intermediate_size=256)
-    write_gguf(tmp_path / "m.gguf", "llama", gguf_metadata(model), gguf_tensors(model, "llama"), types=storage)
+    write_tiny(model, "llama", tmp_path / "m.gguf", storage)
     source = open_weights(tmp_path / "m.gguf")
     ours, exact = Runner(source, ops).all_logits(IDS), Runner(source, ReferenceOps()).all_logits(IDS)
     assert (ours - exact).abs().max() < 2e-3 * exact.std()
