@@ -133,3 +133,11 @@ def test_a_row_that_is_not_finite_leaves_the_others_alone(ops, type_name):
     got = linear(ops, x, packed)
     assert torch.equal(got[0], clean[0])
     assert torch.equal(got[3], clean[3])
+
+
+@pytest.mark.parametrize("type_name", ["F32", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K"])
+@pytest.mark.parametrize("size", [1e-29, 1e-31, 1e-36, 1e-42])
+def test_rows_of_tiny_values_give_tiny_products(ops, type_name, size):
+    weight = make_weight(type_name, 20, 256)
+    got = linear(ops, random(3, 256, seed=14).clamp(-1, 1) * size, ops.pack(weight))
+    assert (got.double().abs() <= 1.01 * size * values_of(weight).abs().sum(1) + 1e-37).all()

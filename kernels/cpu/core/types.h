@@ -48,6 +48,17 @@ struct XBlock {
 };
 static_assert(sizeof(XBlock) == 48, "XBlock layout");
 
+// Blocks of activations whose largest size is below this count as zeros: the inverse of their scale would leave f32.
+constexpr float LEAST_ACTIVATION = 1e-30f;
+
+// The integer sums of a block's two halves, for 8-bit activations. They wrap where a row is not finite.
+static inline void set_sums(XBlock* out, int32_t low, int32_t up) {
+  const uint32_t all = static_cast<uint32_t>(low) + static_cast<uint32_t>(up);
+  out->sum = static_cast<float>(static_cast<int32_t>(all));
+  out->minus = static_cast<int32_t>(0u - all);
+  out->minus_low = static_cast<int32_t>(0u - static_cast<uint32_t>(low));
+}
+
 // Op flags.
 constexpr int32_t ADD_TO_OUT = 1;     // linear
 constexpr int32_t ADJACENT_PAIRS = 1;  // rope

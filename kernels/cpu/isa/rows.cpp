@@ -76,12 +76,15 @@ void store_key(const float* row, uint8_t* cache, int64_t token, int64_t width, i
   }
 }
 
+// A sum of quants as an integer; 0 where a row is not finite.
+int32_t whole(float sum) { return sum >= -MOST_16_BIT && sum <= MOST_16_BIT ? static_cast<int32_t>(sum) : 0; }
+
 // 16-bit activations of a block: out[0] the high plane, out[1] the low one.
 void quantize_fine(const float* x, XBlock* out) {
   F most = zero();
   for (int i = 0; i < BLOCK; i += LANES) most = maxf(most, maxf(load(x + i), sub(zero(), load(x + i))));
   const float top = hmax(most);
-  const F inverse = set1(top > 0.0f ? static_cast<float>(MOST_16_BIT) / top : 0.0f);
+  const F inverse = set1(top >= LEAST_ACTIVATION ? static_cast<float>(MOST_16_BIT) / top : 0.0f);
   float high_sum[2] = {0, 0}, low_sum[2] = {0, 0};
   for (int i = 0; i < BLOCK; i += LANES) {
     const F q = round_nearest(mul(load(x + i), inverse));
@@ -94,11 +97,11 @@ void quantize_fine(const float* x, XBlock* out) {
   }
   out[0].d = top * (1.0f / MOST_16_BIT);
   out[0].sum = PLANE * (high_sum[0] + high_sum[1]) + (low_sum[0] + low_sum[1]);
-  out[0].minus_low = -static_cast<int32_t>(high_sum[0]);
-  out[0].minus = -static_cast<int32_t>(high_sum[0] + high_sum[1]);
+  out[0].minus_low = -whole(high_sum[0]);
+  out[0].minus = -whole(high_sum[0] + high_sum[1]);
   out[1].d = out[1].sum = 0.0f;
-  out[1].minus_low = -static_cast<int32_t>(low_sum[0]);
-  out[1].minus = -static_cast<int32_t>(low_sum[0] + low_sum[1]);
+  out[1].minus_low = -whole(low_sum[0]);
+  out[1].minus = -whole(low_sum[0] + low_sum[1]);
 }
 
 // Tiles of TILE or FINE_TILE rows: [tile][block][row of the tile][plane].

@@ -267,18 +267,15 @@ OP void quantize_block(const float* x, XBlock* out) {
     most = maxf(most, _mm256_and_ps(v[i], clear));
   }
   const float top = hmax(most);
-  const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  const float inverse = top >= LEAST_ACTIVATION ? 127.0f / top : 0.0f;
   I q[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(mul(v[i], set1(inverse)));
-  const int low = sum_i32(_mm256_add_epi32(q[0], q[1])), all = low + sum_i32(_mm256_add_epi32(q[2], q[3]));
   const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const I packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->q), _mm256_permutevar8x32_epi32(packed, order));
   out->d = top * (1.0f / 127.0f);
-  out->sum = static_cast<float>(all);
-  out->minus = -all;
-  out->minus_low = -low;
+  set_sums(out, sum_i32(_mm256_add_epi32(q[0], q[1])), sum_i32(_mm256_add_epi32(q[2], q[3])));
 }
 
 }  // namespace llmrun::LLMRUN_BUILD

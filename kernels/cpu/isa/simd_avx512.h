@@ -227,16 +227,13 @@ OP void store_i8(int8_t* p, F v) {
 OP void quantize_block(const float* x, XBlock* out) {
   const F a = load(x), b = load(x + 16);
   const float most = hmax(maxf(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+  const float inverse = most >= LEAST_ACTIVATION ? 127.0f / most : 0.0f;
   const I qa = _mm512_cvtps_epi32(mul(a, set1(inverse)));
   const I qb = _mm512_cvtps_epi32(mul(b, set1(inverse)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q), _mm512_cvtsepi32_epi8(qa));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q + 16), _mm512_cvtsepi32_epi8(qb));
-  const int low = _mm512_reduce_add_epi32(qa), all = low + _mm512_reduce_add_epi32(qb);
   out->d = most * (1.0f / 127.0f);
-  out->sum = static_cast<float>(all);
-  out->minus = -all;
-  out->minus_low = -low;
+  set_sums(out, _mm512_reduce_add_epi32(qa), _mm512_reduce_add_epi32(qb));
 }
 
 }  // namespace llmrun::LLMRUN_BUILD

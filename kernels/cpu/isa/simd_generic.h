@@ -192,19 +192,16 @@ OP void store_i8(int8_t* p, F v) {
 OP void quantize_block(const float* x, XBlock* out) {
   float most = 0.0f;
   for (int i = 0; i < BLOCK; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-  int low = 0, all = 0;
+  const float inverse = most >= LEAST_ACTIVATION ? 127.0f / most : 0.0f;
+  int32_t sums[2] = {0, 0};
   for (int i = 0; i < BLOCK; ++i) {
     const float scaled = nearbyintf(x[i] * inverse);
     const int q = scaled >= -127.0f && scaled <= 127.0f ? static_cast<int>(scaled) : 0;  // 0: NaN
     out->q[i] = static_cast<int8_t>(q);
-    all += q;
-    if (i < 16) low += q;
+    sums[i / 16] += q;
   }
   out->d = most * (1.0f / 127.0f);
-  out->sum = static_cast<float>(all);
-  out->minus = -all;
-  out->minus_low = -low;
+  set_sums(out, sums[0], sums[1]);
 }
 
 }  // namespace llmrun::LLMRUN_BUILD

@@ -251,7 +251,7 @@ OP void quantize_block(const float* x, XBlock* out) {
     most = vmaxq_f32(most, vabsq_f32(v[i]));
   }
   const float top = vmaxvq_f32(most);
-  const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  const float inverse = top >= LEAST_ACTIVATION ? 127.0f / top : 0.0f;
   int32x4_t q[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) q[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
@@ -267,11 +267,8 @@ OP void quantize_block(const float* x, XBlock* out) {
     const int16x8_t b = vcombine_s16(vqmovn_s32(q[4 * i + 2]), vqmovn_s32(q[4 * i + 3]));
     vst1q_s8(out->q + 16 * i, vcombine_s8(vqmovn_s16(a), vqmovn_s16(b)));
   }
-  const int low = vaddvq_s32(first), all = low + vaddvq_s32(second);
   out->d = top * (1.0f / 127.0f);
-  out->sum = static_cast<float>(all);
-  out->minus = -all;
-  out->minus_low = -low;
+  set_sums(out, vaddvq_s32(first), vaddvq_s32(second));
 }
 
 }  // namespace llmrun::LLMRUN_BUILD
