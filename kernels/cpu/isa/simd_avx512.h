@@ -224,12 +224,15 @@ OP void store_i8(int8_t* p, F v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
 }
 
+// Rounded; 0 for NaN, so that no sum of such lanes overflows.
+OP I numbers(F v) { return _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), v); }
+
 OP void quantize_block(const float* x, XBlock* out) {
   const F a = load(x), b = load(x + 16);
   const float most = hmax(maxf(_mm512_abs_ps(a), _mm512_abs_ps(b)));
   const float inverse = most >= LEAST_ACTIVATION ? 127.0f / most : 0.0f;
-  const I qa = _mm512_cvtps_epi32(mul(a, set1(inverse)));
-  const I qb = _mm512_cvtps_epi32(mul(b, set1(inverse)));
+  const I qa = numbers(mul(a, set1(inverse)));
+  const I qb = numbers(mul(b, set1(inverse)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q), _mm512_cvtsepi32_epi8(qa));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q + 16), _mm512_cvtsepi32_epi8(qb));
   out->d = most * (1.0f / 127.0f);
