@@ -66,7 +66,7 @@ def decode_lines(ops: NativeOps, bandwidth: float, kinds: Sequence[str]) -> None
     rows, cols = SHAPES[1]
     for kind in kinds:
         first = random_weight(ops, kind, rows, cols)
-        count = max(1, STREAM_BYTES // first.data.numel())
+        count = max(1, STREAM_BYTES // first.data.nbytes)
         weights = [first] + [random_weight(ops, kind, rows, cols) for _ in range(count - 1)]
         x, out = torch.randn(1, cols), torch.empty(1, rows)
 
@@ -75,7 +75,7 @@ def decode_lines(ops: NativeOps, bandwidth: float, kinds: Sequence[str]) -> None
                 ops.linear(x, [weight], [out])
 
         seconds = best_s(ops, record)
-        rate = count * first.data.numel() / seconds
+        rate = count * first.data.nbytes / seconds
         emit(op="linear", type=kind, rows=1, n=rows, k=cols, us=round(seconds / count * 1e6, 1),
              gb_s=round(rate / 1e9, 2), share_of_copy=round(rate / bandwidth, 3))  # fmt: skip
 
