@@ -3,7 +3,8 @@
 
 Ours is the wall time of `llmrun run --jsonl` from exec to the first text event, measured from outside. Theirs is the
 peer driver's own `start_to_first_token_ms`. CPU seconds and peak memory are those of our whole process: on a shared
-machine they say more than the wall time. The breakdown times imports in fresh processes.
+machine they say more than the wall time. The breakdown times imports in fresh processes. `commands_cpu_s`: least CPU
+time of the light commands (wanted: --help 0.4 s, one Tab 0.1 s).
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ import time
 
 from common import ROOT, emit, llmrun, peer, run_json, spread
 
+LIGHT = {
+    "--help": ["--help"],
+    "tab": ["__complete", "bash", "--", "llmrun", "chat", "smol"],
+    "ls": ["ls", "--all"],
+}
 STEPS = {
     "python": "pass",
     "command line": "import strata_cli.main, strata_cli.app, strata_cli.commands.chat",
@@ -47,7 +53,8 @@ def main() -> None:
     cpu_s = spread([u.ru_utime + u.ru_stime for u in used])
     peak_mb = spread([u.ru_maxrss / 1024 for u in used])
     ours_too = {"ours_cpu_s": cpu_s, "ours_peak_mb": peak_mb, "process_ms": steps, "prompt_ms": prompt_ms}
-    emit(kind="summary", ours_ms=spread(ours), theirs_ms=spread(theirs), **ours_too)
+    light = {name: min(cpu_seconds(llmrun(*args)) for _ in range(options.rounds)) for name, args in LIGHT.items()}
+    emit(kind="summary", ours_ms=spread(ours), theirs_ms=spread(theirs), commands_cpu_s=light, **ours_too)
 
 
 def read_options() -> argparse.Namespace:
@@ -77,6 +84,14 @@ def first_token(options: argparse.Namespace) -> tuple[float, dict, resource.stru
     if process.returncode or not first_s:
         sys.exit(f"{' '.join(command)} gave {process.returncode}")
     return first_s, finish, usage
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """User and system time of one run."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return round(used.ru_utime + used.ru_stime, 3)
 
 
 def process_ms(code: str) -> float:

@@ -1,4 +1,4 @@
-"""Runs the real program as a child: its output, exit code, and the CPU seconds it took."""
+"""Runs the real program as a child: its output, exit code, and what it imports."""
 
 from __future__ import annotations
 
@@ -51,17 +51,21 @@ def run(args: list[str], env: dict[str, str], cwd: Path | None = None, timeout_s
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def cpu_seconds(args: list[str], env: dict[str, str], times: int = 3) -> float:
-    """Least user + system time of several runs."""
-    best = float("inf")
-    for _ in range(times):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "strata_cli", *args], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        _, _, used = os.wait4(child.pid, 0)
-        child.returncode = 0  # reaped here, so that Popen does not look for it again
-        best = min(best, used.ru_utime + used.ru_stime)
-    return best
+_LOADED = """
+import sys
+from strata_cli.main import main
+code = main(sys.argv[1:])
+sys.stderr.write("LOADED " + " ".join(sorted(sys.modules)) + "\\n")
+sys.exit(code)
+"""
+
+
+def imports(args: list[str], env: dict[str, str]) -> set[str]:
+    """All modules that a command has imported when it ends well."""
+    child = [sys.executable, "-c", _LOADED, *args]
+    done = subprocess.run(child, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split()[1:])
 
 
 def install_command(folder: Path) -> Path:

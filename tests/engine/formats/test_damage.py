@@ -18,7 +18,8 @@ from strata_engine.formats.open import open_weights
 from strata_engine.formats.safetensors_header import parse_header as parse_safetensors
 from tests.support.tiny_gguf import write_gguf
 
-SETTINGS = settings(deadline=1000, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HANG_S = 20  # a guard against readers that never end; not a measurement
+SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FLIPS = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(1, 255)), min_size=1, max_size=6)
 
 
@@ -55,7 +56,7 @@ def try_gguf(folder: Path, data: bytes) -> None:
             assert len(source.read(name)) == source.tensors()[name].nbytes
         [str(value) for value in source.metadata().values()]
         source.close()
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < HANG_S
 
 
 def flipped(data: bytes, flips: list[tuple[int, int]], within: int) -> bytes:
@@ -108,7 +109,7 @@ def try_safetensors(data: bytes) -> None:
         assert "damaged.safetensors" in error.message
     else:
         assert all(meta.offset + meta.nbytes <= len(data) for meta in header.tensors.values())
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < HANG_S
 
 
 @SETTINGS
