@@ -7,7 +7,7 @@ reference executes at once and `run` does nothing). A recorded program holds add
 live as long as the program: workspace from `take`, weights, caches and batch buffers all do.
 
 Dimension letters: R rows, B sequences, H heads, K kv heads (also in-features of a matrix), D head width, W model width,
-N out-features, V vocab, P pages.
+N out-features, V vocab, P pages, S state slots, C channels, Hk Hv Dk Dv heads and widths of keys and values.
 
 Numeric contract. Activations are f32 between ops. `exact` mode: the value of a row never depends on R, on its place in
 the batch, on the thread count, or on whether it is run in a prefill chunk or as one decode row: every output element is
@@ -82,18 +82,35 @@ class KvLayer:
 
 
 @dataclass(frozen=True)
+class StateLayer:
+    """One layer's recurrent memory: a slot for each sequence, f32.
+
+    conv [S, past rows, C]: the inputs of `short_conv` before the next row; past rows = (kernel - 1) * dilation.
+    state [S, Hv, Dk, Dv]: the matrices of `delta_rule`. The order of the elements inside a slot is the Ops' own; a slot
+    may be copied or cleared whole.
+    """
+
+    conv: Array
+    state: Array
+
+
+@dataclass(frozen=True)
 class Rows:
     """Where each row of a step sits. Fixed-address i32 buffers; contents change between replays, shapes do not.
 
     positions [R]: token position in its sequence; sequences [R]: row of `pages`; slots [R]: cache slot the row's key
-    and value go to; pages [B, most pages]: page numbers of each sequence in order.
+    and value go to; pages [B, most pages]: page numbers of each sequence in order; states [B]: state slot of each
+    sequence, needed by the recurrent ops only.
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
+    The rows of one sequence stand together, in order of their positions. A row of position 0 finds zeros in place of
+    its slot's past, whatever the slot holds.
     """
 
     positions: Array
     sequences: Array
     slots: Array
     pages: Array
+    states: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +153,35 @@ class Experts:
                 raise ValueError(f"experts: {name} is not {len(self.gate)} matrices of {shape[0]} x {shape[1]}")
             if len({(weight.type, weight.layout) for weight in part}) > 1:
                 raise ValueError(f"experts: the {name} matrices differ in their storage type or layout")
+
+
+@dataclass(frozen=True)
+class DeltaRule:
+    """The numbers of a gated delta rule (arXiv 2412.06464). `decay` f32 [Hv] = -exp(A_log); `dt_bias` f32 [Hv].
+
+    `tiled`: value head h works with key head h % Hk, as GGUF files order them; else h // (Hv / Hk), as checkpoints do.
+    """
+
+    decay: Array
+    dt_bias: Array
+    key_heads: int
+    value_heads: int
+    key_width: int
+    value_width: int
+    tiled: bool = False
+
+    @property
+    def channels(self) -> int:
+        """Elements of a row's q, k and v together."""
+        return 2 * self.key_heads * self.key_width + self.value_heads * self.value_width
+
+    def check(self) -> None:
+        """Raises ValueError unless the heads fit each other and the vectors."""
+        if min(self.key_heads, self.key_width, self.value_width) < 1 or self.value_heads % self.key_heads:
+            raise ValueError(f"delta_rule: {self.value_heads} value heads over {self.key_heads} key heads cannot be")
+        for name, vector in (("decay", self.decay), ("dt_bias", self.dt_bias)):
+            if tuple(vector.shape) != (self.value_heads,):
+                raise ValueError(f"delta_rule: {name} has shape {tuple(vector.shape)}, not ({self.value_heads},)")
 
 
 class Ops(Protocol):
@@ -223,6 +269,50 @@ class Ops(Protocol):
 
         H/K consecutive heads share a kv head.
         """
+        ...
+
+    def short_conv(
+        self,
+        x: Array,
+        weight: Array,
+        past: Array,
+        rows: Rows,
+        out: Array,
+        silu: bool = True,
+        dilation: int = 1,
+    ) -> None:
+        """out[R, C] = depthwise causal convolution over each sequence's own rows, then silu.
+
+        out[t] = sum over j of weight[C, k][:, j] * x[t - (k - 1 - j) * dilation], f32. `past` [S, (k - 1) * dilation,
+        C] holds the inputs before the step's rows and takes up the new ones.
+        """
+        ...
+
+    def delta_rule(
+        self, qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array, rows: Rows, out: Array
+    ) -> None:
+        """out[R, Hv, Dv]: the gated delta rule, row after row of each sequence; updates `state` [S, Hv, Dk, Dv].
+
+        qkv [R, q (Hk Dk) | k (Hk Dk) | v (Hv Dv)]; a, b [R, Hv]. Per value head, all f32: q, k are divided by
+        sqrt(sum of squares + 1e-6) and q by sqrt(Dk); g = decay * softplus(a + dt_bias), beta = sigmoid(b);
+        M <- e^g M; d = beta (v - M^T k); M <- M + k d^T; out = M^T q.
+        Always in the order of rows, so that any chunking of a prompt gives the same bits.
+        """
+        ...
+
+    def gated_norm(self, x: Array, weight: Array, gate: Array, eps: float, activation: str, out: Array) -> None:
+        """out = x * rsqrt(mean(x^2) + eps) * weight * act(gate) over the last dimension; "silu" or "sigmoid".
+
+        x, gate, out [R, H, D]; weight [D]. out may be x.
+        """
+        ...
+
+    def sigmoid_mul(self, x: Array, gate: Array, out: Array) -> None:
+        """out = x * sigmoid(gate), same shapes. out may be x or gate."""
+        ...
+
+    def add_scaled(self, x: Array, gate: Array, out: Array) -> None:
+        """out[R, W] += sigmoid(gate[R, 1]) * x[R, W]."""
         ...
 
     def gather(self, x: Array, index: Array, out: Array) -> None:

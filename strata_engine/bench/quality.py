@@ -53,7 +53,7 @@ def all_logits(executor: Executor, memory: Memory, ids: Sequence[int]) -> NDArra
     try:
         for start in range(0, len(ids), executor.limits.logit_rows):
             piece = list(ids[start : start + executor.limits.logit_rows])
-            parts.append(executor.run([Span(piece, start, hold.pages, len(piece))]).copy())
+            parts.append(executor.run([Span(piece, start, hold.pages, len(piece), hold.slot)]).copy())
     finally:
         memory.release(hold)
     return np.concatenate(parts)

@@ -48,7 +48,7 @@ class Measurer:
         position += test.prompt_tokens
         draw = random.Random(self.seed)
         for step in range(test.generate_tokens):
-            self.executor.run([Span([draw.randrange(self.vocab_size)], position + step, hold.pages, 1)])
+            self.executor.run([Span([draw.randrange(self.vocab_size)], position + step, hold.pages, 1, hold.slot)])
 
     def _prompt(self, hold: Hold, start: int, count: int) -> None:
         draw = random.Random(self.seed + start)
@@ -56,7 +56,7 @@ class Measurer:
             size = min(self.executor.limits.rows, count - first)
             ids = [draw.randrange(self.vocab_size) for _ in range(size)]
             # Logits for the very last row only, as when a prompt is read before an answer.
-            self.executor.run([Span(ids, start + first, hold.pages, int(first + size == count))])
+            self.executor.run([Span(ids, start + first, hold.pages, int(first + size == count), hold.slot)])
 
     @contextmanager
     def _room(self, tokens: int) -> Iterator[Hold]:

@@ -9,32 +9,39 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from strata_kernels.ops import Array, KvLayer, Ops, Rows
+from strata_engine.core.sequence import NO_SLOT
+from strata_kernels.ops import Array, Ops, Rows
 
 
 @dataclass(frozen=True)
 class Span:
     """Consecutive rows of one sequence: `ids` at positions start, start+1, ...
 
-    `pages` covers start + len(ids) tokens. `logits`: how many of the last rows want logits.
+    `pages` covers start + len(ids) tokens. `logits`: how many of the last rows want logits. `slot`: the sequence's
+    state slot, which a model with recurrent layers needs.
     """
 
     ids: Sequence[int]
     start: int
     pages: array[int]
     logits: int = 0
+    slot: int = NO_SLOT
 
 
 @dataclass(frozen=True)
 class Batch:
-    """All that one forward reads: ids i32 [R], rows, the cache of every layer, and which rows want logits i32 [n]."""
+    """All that one forward reads: ids i32 [R], rows, the cache of every layer, and which rows want logits i32 [n].
+
+    `caches`: one per layer, of the kind that the layer's memory makes (KvLayer, StateLayer); None: it keeps nothing.
+    """
 
     ids: Array
     rows: Rows
-    caches: tuple[KvLayer, ...]
+    caches: tuple[Any, ...]
     logit_rows: Array
 
     @property
@@ -61,21 +68,23 @@ class BatchLimits:
 
 
 class BatchBuffers:
-    """Fixed-address i32 buffers for ids, positions, sequences, slots, pages and logit rows."""
+    """Fixed-address i32 buffers for ids, positions, sequences, slots, pages, state slots and logit rows."""
 
-    def __init__(self, limits: BatchLimits, caches: tuple[KvLayer, ...], ops: Ops) -> None:
+    def __init__(self, limits: BatchLimits, caches: tuple[Any, ...], page_tokens: int, ops: Ops) -> None:
         self.limits = limits
         self._caches = caches
-        self._page_tokens = caches[0].page_tokens
+        self._page_tokens = page_tokens
         most_pages = -(-limits.context_tokens // self._page_tokens)
         self._ids, self._positions, self._sequences, self._slots = (
             ops.zeros(limits.rows, dtype="i32") for _ in range(4)
         )
         self._pages = ops.zeros(limits.sequences, most_pages, dtype="i32")
+        self._states = ops.zeros(limits.sequences, dtype="i32")
         self._logit_rows = ops.zeros(limits.logit_rows, dtype="i32")
         self._np_ids, self._np_positions = ops.host(self._ids), ops.host(self._positions)
         self._np_sequences, self._np_slots = ops.host(self._sequences), ops.host(self._slots)
-        self._np_pages, self._np_logit_rows = ops.host(self._pages), ops.host(self._logit_rows)
+        self._np_pages, self._np_states = ops.host(self._pages), ops.host(self._states)
+        self._np_logit_rows = ops.host(self._logit_rows)
 
     def fill(self, spans: Sequence[Span]) -> tuple[int, int]:
         """Write the rows of `spans` one after the other; returns (rows, logit rows).
@@ -99,6 +108,7 @@ class BatchBuffers:
     def _fill_span(self, number: int, row: int, span: Span) -> None:
         size, count = self._page_tokens, len(span.ids)
         self._np_pages[number, : len(span.pages)] = span.pages
+        self._np_states[number] = span.slot
         if count == 1:  # a decode row: plain integers beat arrays of one
             self._np_ids[row] = span.ids[0]
             self._np_positions[row] = span.start
@@ -114,5 +124,5 @@ class BatchBuffers:
 
     def view(self, rows: int, logit_rows: int) -> Batch:
         """The Batch of this shape, as views of the buffers."""
-        where = Rows(self._positions[:rows], self._sequences[:rows], self._slots[:rows], self._pages)
+        where = Rows(self._positions[:rows], self._sequences[:rows], self._slots[:rows], self._pages, self._states)
         return Batch(self._ids[:rows], where, self._caches, self._logit_rows[:logit_rows])

@@ -9,14 +9,16 @@ from array import array
 from dataclasses import dataclass, field
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
+NO_SLOT = -1
 
 
 @dataclass(eq=False)
 class Hold:
-    """Pages of one sequence in order, and how many tokens in them are computed. Changed by Memory only."""
+    """Pages of one sequence in order, how many tokens in them are computed, its state slot. Changed by Memory only."""
 
     pages: array[int] = field(default_factory=lambda: array("i"))
     tokens: int = 0
+    slot: int = NO_SLOT  # taken with the first pages when the model has recurrent layers
 
 
 @dataclass(eq=False)

@@ -1,1 +1,1 @@
-"""Where keys and values live: pages, their layout, and the face of both."""
+"""What layers keep of sequences: pages of keys and values, recurrent state in slots, and the face of both."""

@@ -32,8 +32,8 @@ class Model(Protocol):
         """Take the loaded tensors, by our names."""
         ...
 
-    def memory(self) -> list[LayerMemory]:
-        """What each layer caches, in layer order."""
+    def memory(self) -> list[LayerMemory | None]:
+        """What each layer keeps of a sequence, in layer order; None where it keeps nothing."""
         ...
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:

@@ -9,7 +9,7 @@ import numpy as np
 
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
-from strata_engine.memory.kv import LayerMemory
+from strata_engine.memory.kv import KvMemory, LayerMemory
 from strata_engine.models.blocks import Attention, Linear, Mlp
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import Wanted
@@ -88,9 +88,9 @@ class Llama:
         parts = (Linear(weights[name], vectors.get(f"{name}_bias")) for name in names)
         return Mlp(vectors[f"{layer}.norm2"], *parts, eps=self.config.norm_eps)
 
-    def memory(self) -> list[LayerMemory]:
+    def memory(self) -> list[LayerMemory | None]:
         """One key and one value for each kv head in every layer."""
-        return [LayerMemory(self.config.kv_heads, self.config.head_width)] * self.config.layers
+        return [KvMemory(self.config.kv_heads, self.config.head_width)] * self.config.layers
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:
         """The residual stream after the last layer, f32 [R, W]."""

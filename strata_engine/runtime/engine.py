@@ -175,16 +175,16 @@ class Engine:
         ran_s = self._compute(pieces)
         self._meters.count_host(time.perf_counter() - begun - ran_s)
 
-    def _compute(self, pieces: list[Piece]) -> float:
+    def _compute(self, pieces: list[Piece], again: bool = False) -> float:
         """Run the rows and let each sequence go on; seconds spent in the model. A failing batch is run one by one."""
         if not pieces:
             return 0.0
         begun = time.perf_counter()
-        logits, error = self._attempt(self._run, pieces)
+        logits, error = self._attempt(self._run, pieces, again)
         ran_s = time.perf_counter() - begun
         if error is not None:
             if len(pieces) > 1:
-                return sum(self._compute([piece]) for piece in pieces)
+                return sum(self._compute([piece], again=True) for piece in pieces)
             self._fail(self._active[pieces[0].sequence.id], error)
             return ran_s
         with self._wake:
@@ -194,13 +194,24 @@ class Engine:
             self._advance(self._active[piece.sequence.id], row)
         return ran_s
 
-    def _run(self, pieces: Sequence[Piece]) -> Floats:
+    def _run(self, pieces: Sequence[Piece], again: bool) -> Floats:
+        """Logits of the rows. `again`: a failed step may have run some of them, so a state must be made anew."""
+        if again and self.parts.memory.recurrent:
+            for piece in pieces:
+                self._restore(piece.sequence)
         spans = []
         for piece in pieces:
             hold, tokens = piece.sequence.hold, piece.sequence.tokens
             ids = tokens[hold.tokens : hold.tokens + piece.count]
-            spans.append(Span(ids, hold.tokens, hold.pages, int(piece.last)))
+            spans.append(Span(ids, hold.tokens, hold.pages, int(piece.last), hold.slot))
         return self.parts.executor.run(spans)
+
+    def _restore(self, sequence: TokenSequence) -> None:
+        """Bring a recurrent state back to the committed tokens: their rows run again, to the same bits."""
+        hold, most = sequence.hold, self.parts.executor.limits.rows
+        for start in range(0, hold.tokens, most):
+            ids = sequence.tokens[start : min(start + most, hold.tokens)]
+            self.parts.executor.run([Span(ids, start, hold.pages, 0, hold.slot)])
 
     def _advance(self, active: Active, logits: Floats) -> None:
         finish, error = self._attempt(active.advance, logits)

@@ -27,7 +27,7 @@ class Executor:
         self.limits = limits
         self.recorded = 0  # steps recorded so far, for the report
         self._model, self._ops = model, ops
-        self._buffers = BatchBuffers(limits, memory.caches, ops)
+        self._buffers = BatchBuffers(limits, memory.caches, memory.page_tokens, ops)
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits)
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()

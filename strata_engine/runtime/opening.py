@@ -101,7 +101,7 @@ def _open(
         rules, notes_of_text = making.result()
     notes.extend(notes_of_text)
     layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
-    memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros)
+    memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros, config.max_sequences)
     # a full house of decode rows must fit into one step
     rows = max(config.batch_rows, config.max_sequences)
     limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, config.max_sequences)

@@ -24,7 +24,7 @@ class Runner:
         self.loaded = load_model(source, ops)
         self.model = self.loaded.model
         pages = sequences * -(-context_tokens // 16)
-        self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros)
+        self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros, sequences)
         rows = max(512, context_tokens)
         self.executor = Executor(self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows))
 
@@ -33,7 +33,7 @@ class Runner:
         start = hold.tokens
         assert self.memory.reserve(hold, len(ids))
         self.memory.commit(hold, len(ids))
-        return Span(ids, start, hold.pages, len(ids) if logits is None else logits)
+        return Span(ids, start, hold.pages, len(ids) if logits is None else logits, hold.slot)
 
     def all_logits(self, ids: Sequence[int], chunks: Iterable[int] | None = None) -> torch.Tensor:
         """Logits [n, V] of every position, computed in pieces of the given sizes (the last may be cut)."""

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strata_kernels import arrays
-from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Step, Weight
+from strata_kernels.ops import Array, DeltaRule, Experts, KvLayer, Rotary, Rows, Step, Weight
 from strata_kernels.reference import attention, dense
+from strata_kernels.reference import delta as recurrent
 from strata_kernels.reference import experts as mixture
 from strata_kernels.reference.tensors import tensor
 from strata_kernels.workspace import Workspace
@@ -146,6 +147,43 @@ class ReferenceOps:
     def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
         """out[R, H, D] = softmax(scale q k^T) v over each row's visible positions."""
         self._do(partial(attention.attention, tensor(q), cache, rows, scale, tensor(out)))
+
+    def short_conv(
+        self,
+        x: Array,
+        weight: Array,
+        past: Array,
+        rows: Rows,
+        out: Array,
+        silu: bool = True,
+        dilation: int = 1,
+    ) -> None:
+        """out[R, C] = depthwise causal convolution (then silu). Raises ValueError on unfitting shapes."""
+        recurrent.check_conv(x, weight, past, dilation)
+        self._do(
+            partial(recurrent.short_conv, tensor(x), tensor(weight), tensor(past), rows, tensor(out), (silu, dilation))
+        )
+
+    def delta_rule(
+        self, qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array, rows: Rows, out: Array
+    ) -> None:
+        """out[R, Hv, Dv]: the gated delta rule; updates `state`. Raises ValueError on unfitting shapes."""
+        recurrent.check_rule(qkv, a, b, delta, state)
+        inputs = tensor(qkv), tensor(a), tensor(b)
+        self._do(partial(recurrent.delta_rule, inputs, delta, tensor(state), rows, tensor(out)))
+
+    def gated_norm(self, x: Array, weight: Array, gate: Array, eps: float, activation: str, out: Array) -> None:
+        """out = rms_norm(x) * weight * act(gate). Raises ValueError for an unknown activation."""
+        act = recurrent.activation(activation)
+        self._do(partial(recurrent.gated_norm, tensor(x), tensor(weight), tensor(gate), eps, act, tensor(out)))
+
+    def sigmoid_mul(self, x: Array, gate: Array, out: Array) -> None:
+        """out = x * sigmoid(gate)."""
+        self._do(partial(recurrent.sigmoid_mul, tensor(x), tensor(gate), tensor(out)))
+
+    def add_scaled(self, x: Array, gate: Array, out: Array) -> None:
+        """out += sigmoid(gate) * x."""
+        self._do(partial(recurrent.add_scaled, tensor(x), tensor(gate), tensor(out)))
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]."""

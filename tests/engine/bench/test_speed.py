@@ -10,7 +10,7 @@ from strata_engine.bench.plan import SpeedTest
 from strata_engine.bench.speed import Measurer
 from strata_engine.core.batch import BatchLimits
 from strata_engine.errors import OutOfMemory
-from strata_engine.memory.kv import LayerMemory
+from strata_engine.memory.kv import KvMemory
 from strata_engine.memory.memory import Memory
 
 
@@ -33,7 +33,7 @@ class Recorder:
 @pytest.fixture
 def bench():
     time = SimpleNamespace(now=0.0)
-    memory = Memory([LayerMemory(1, 4)], 16, 4, "f16")
+    memory = Memory([KvMemory(1, 4)], 16, 4, "f16")
     recorder = Recorder(time)
     return Measurer(recorder, memory, 300, clock=lambda: time.now), recorder, memory  # type: ignore[arg-type]
 

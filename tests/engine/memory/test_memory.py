@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from strata_engine.core.sequence import Hold
 from strata_engine.errors import OutOfMemory, UsageError
-from strata_engine.memory.kv import LayerMemory, allocate, page_bytes
+from strata_engine.memory.kv import KvMemory, Room
+from strata_engine.memory.layers import allocate, page_bytes
 from strata_engine.memory.memory import CacheCorrupt, Memory
 from strata_engine.memory.pages import PagePool
+from strata_engine.memory.state import StateMemory
 
-LAYERS = [LayerMemory(2, 8)] * 3
+LAYERS = [KvMemory(2, 8)] * 3
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["reserve", "commit", "release"]), st.integers(0, 4), st.integers(0, 40)), max_size=60
 )
@@ -116,4 +118,59 @@ def test_an_unknown_type_is_refused_with_the_known_ones():
 
 def test_too_much_memory_is_an_error_with_the_amount():
     with pytest.raises(OutOfMemory, match="TB"):
-        allocate([LayerMemory(1 << 10, 1 << 10)], 1 << 28, 64, "f32")
+        allocate([KvMemory(1 << 10, 1 << 10)], Room(1 << 28, 64, 0, "f32"))
+
+
+STATES = [StateMemory(3, 8, 2, 4, 4), KvMemory(2, 8), None]
+
+
+def test_a_sequence_holds_one_state_slot_until_it_is_released():
+    memory = Memory(STATES, 12, 4, "f16", max_sequences=2)
+    assert memory.recurrent and memory.slot_bytes == 4 * (3 * 8 + 2 * 4 * 4)
+    holds = [Hold() for _ in range(3)]
+    assert memory.reserve(holds[0], 4) and memory.reserve(holds[1], 4) and memory.reserve(holds[0], 8)
+    assert sorted(hold.slot for hold in holds) == [-1, 0, 1]
+    assert not memory.reserve(holds[2], 1)  # pages are free, a slot is not
+    assert not holds[2].pages
+    memory.check(holds)
+    assert memory.used_bytes == 3 * memory.page_bytes + 2 * memory.slot_bytes
+    memory.release(holds[0])
+    assert memory.reserve(holds[2], 1) and holds[0].slot == -1
+    memory.check(holds)
+
+
+def test_without_pages_no_slot_is_taken():
+    memory = Memory(STATES, 1, 4, "f16", max_sequences=2)
+    hold = Hold()
+    assert not memory.reserve(hold, 9)
+    assert hold.slot == -1 and memory.slots.used == 0
+
+
+def test_check_finds_a_lost_and_a_shared_slot():
+    memory = Memory(STATES, 4, 4, "f16", max_sequences=2)
+    first, second = Hold(), Hold()
+    memory.reserve(first, 1), memory.reserve(second, 1)
+    second.slot = first.slot
+    with pytest.raises(CacheCorrupt, match="a slot is held twice"):
+        memory.check([first, second])
+    second.slot = -1
+    with pytest.raises(CacheCorrupt, match="no state slot"):
+        memory.check([first, second])
+
+
+def test_clear_zeroes_only_the_slot_of_the_hold():
+    memory = Memory(STATES, 4, 4, "f32", max_sequences=2)
+    mine, other = Hold(), Hold()
+    memory.reserve(mine, 4), memory.reserve(other, 4)
+    states, _, nothing = memory.caches
+    assert nothing is None
+    states.conv[:], states.state[:] = np.nan, np.nan
+    memory.clear(mine)
+    for array in (states.conv, states.state):
+        assert not array[mine.slot].any() and np.isnan(array[other.slot]).all()
+
+
+def test_memory_without_states_takes_no_slots():
+    memory = Memory(LAYERS, 4, 4, "f16", max_sequences=2)
+    hold = Hold()
+    assert memory.reserve(hold, 1) and hold.slot == -1 and memory.slots.total == 0

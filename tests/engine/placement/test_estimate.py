@@ -11,7 +11,7 @@ import pytest
 from strata_engine.config import EngineConfig
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.open import open_weights
-from strata_engine.memory.kv import page_bytes
+from strata_engine.memory.layers import page_bytes
 from strata_engine.models import find_model
 from strata_engine.models.load import load_model
 from strata_engine.placement.estimate import KV_SHARE, estimate, require_fit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strata_engine.core.sequence import Sequence
 from strata_engine.errors import ContextExceeded, OutOfMemory, QueueFull
-from strata_engine.memory.kv import LayerMemory
+from strata_engine.memory.kv import KvMemory
 from strata_engine.memory.memory import Memory
 from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits, Work
 
@@ -18,7 +18,7 @@ LIMITS = SchedulerLimits(max_sequences=3, max_queue=100, batch_rows=8, context_t
 
 
 def scheduler(pages: int = 30, page_tokens: int = 4, **limits) -> Scheduler:
-    memory = Memory([LayerMemory(1, 2)], pages, page_tokens, "f16")
+    memory = Memory([KvMemory(1, 2)], pages, page_tokens, "f16")
     return Scheduler(memory, SchedulerLimits(**{**LIMITS.__dict__, **limits}))
 
 

@@ -1,0 +1,41 @@
+"""The memory of all layers together: bytes, and making it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strata_engine.errors import OutOfMemory
+from strata_engine.memory.kv import LayerMemory, Room, Zeros, type_bytes
+from strata_engine.units import format_bytes
+from strata_kernels import arrays
+
+Layers = Sequence[LayerMemory | None]
+
+
+def page_bytes(layers: Layers, page_tokens: int, kv_type: str) -> int:
+    """Bytes of one page over all layers. Raises UsageError for an unknown type."""
+    type_bytes(kv_type)
+    return page_tokens * sum(layer.token_bytes(kv_type) for layer in layers if layer is not None)
+
+
+def slot_bytes(layers: Layers) -> int:
+    """Bytes of one sequence's slot over all layers; 0 where nothing is kept whatever the length."""
+    return sum(layer.slot_bytes for layer in layers if layer is not None)
+
+
+def allocate(layers: Layers, room: Room, zeros: Zeros = arrays.zeros) -> tuple[Any, ...]:
+    """The caches, made by `zeros` of the ops; None where a layer keeps nothing.
+
+    Raises OutOfMemory with the numbers, UsageError: no such type.
+    """
+    in_page = page_bytes(layers, room.page_tokens, room.kv_type)
+    try:
+        return tuple(None if layer is None else layer.allocate(room, zeros) for layer in layers)
+    except MemoryError as error:
+        kv, states = room.pages * in_page, room.slots * slot_bytes(layers)
+        text = f"{format_bytes(kv)} for {room.pages * room.page_tokens} tokens of keys and values"
+        if states:
+            text += f" and {format_bytes(states)} for the state of {room.slots} sequences"
+        hint = "lower the context (--ctx) or the number of sequences (--parallel)"
+        raise OutOfMemory(f"{text} could not be allocated", hint=hint) from error
