@@ -52,9 +52,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What a forward leaves: the last residual stream before the final norm, f32 [R, W], in workspace."""
+    """What a forward leaves: the last residual stream before the final norm, f32 [R, W], in workspace.
+
+    `picked`: only of the batch's `logit_rows`, in their order, [n, W]: the others end at the last layer's attention.
+    """
 
     rows: Array
+    picked: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata_engine.core.batch import Batch
 from strata_kernels.ops import Array, KvLayer, Ops, Rotary, Rows, Weight
 
 
@@ -35,6 +36,13 @@ def add_linear(x: Array, linear: Linear, residual: Array, ops: Ops) -> None:
     """residual += x @ weight.T (+ bias)."""
     biases = None if linear.bias is None else [linear.bias]
     ops.linear(x, [linear.weight], [residual], biases, add=True)
+
+
+def pick_rows(x: Array, batch: Batch, ops: Ops) -> Array:
+    """The rows of x [R, W] that want logits, [n, W]."""
+    picked = ops.take(batch.logit_rows.shape[0], x.shape[1])
+    ops.gather(x, batch.logit_rows, picked)
+    return picked
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
 from strata_engine.memory.kv import KvMemory, LayerMemory
-from strata_engine.models.blocks import Attention, Linear, Mlp
+from strata_engine.models.blocks import Attention, Linear, Mlp, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import Wanted
 from strata_engine.models.rotary import make_rotary
@@ -93,21 +93,25 @@ class Llama:
         return [KvMemory(self.config.kv_heads, self.config.head_width)] * self.config.layers
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:
-        """The residual stream after the last layer, f32 [R, W]."""
+        """The residual stream after the last layer of the rows that want logits, f32 [n, W]."""
         x = ops.take(batch.count, self.config.width)
         ops.embed(batch.ids, self._table, x)
-        for (attention, inner), cache in zip(self._layers, batch.caches, strict=True):
+        last = len(self._layers) - 1
+        for n, ((attention, inner), cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
             attention.forward(x, cache, batch.rows, ops)
+            if n == last:  # nobody reads what follows for the other rows
+                x = pick_rows(x, batch, ops)
             inner.forward(x, ops)
-        return Hidden(x)
+        return Hidden(x, picked=True)
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
         """out f32 [len(rows), V] = head(norm(hidden[rows]))."""
         with ops.scope():
-            picked = ops.take(rows.shape[0], self.config.width)
-            ops.gather(hidden.rows, rows, picked)
-            ops.rms_norm(picked, self._norm, self.config.norm_eps, picked)
-            ops.linear(picked, [self._head.weight], [out])
+            normed = ops.take(rows.shape[0], self.config.width)
+            if not hidden.picked:
+                ops.gather(hidden.rows, rows, normed)
+            ops.rms_norm(hidden.rows if hidden.picked else normed, self._norm, self.config.norm_eps, normed)
+            ops.linear(normed, [self._head.weight], [out])
 
 
 def _attention_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
