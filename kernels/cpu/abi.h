@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 4
+#define LLMRUN_ABI 5
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -78,7 +78,21 @@ enum LlmrunCode {
                                // n[9]: 1 = all slots read row 0 of x                 flags: 2 = 16-bit activations
   LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0     flags: 2 = 16-bit activations
   LLMRUN_EXPERT_COMBINE = 19,  // n: R k W             p: values place weights out    flags: 1 = add to out
-  LLMRUN_CODES = 20,
+  // Residual streams, hashed n-grams, block-sparse attention. G tokens of a block, k blocks, J rows of the table a token.
+  LLMRUN_STREAM_NORM = 60,  // n: R S W                p: x weight[S, W] out   f: eps
+  LLMRUN_SILU_SCALED = 61,  // n: count                p: x out               f: scale
+  LLMRUN_STREAM_MIX = 62,   // n: R S W                p: x gate out[R, W]
+  LLMRUN_STREAM_ADD = 63,   // n: R S W                p: y[R, W] gate[R, S] out
+  LLMRUN_STREAM_GATE = 64,  // n: R S W                p: key query value[R, W] out
+  LLMRUN_NGRAM_ROWS = 65,   // n: R history J B slots eos   p: ids positions sequences states past multipliers(i64) sizes(i64)
+                            //                              offsets(i64) out(i32)
+  LLMRUN_SHARD_ROWS = 66,   // n: R W type rows_of_a_shard shards   p: index tables[shards](file layout) out grid|0
+  LLMRUN_INDEX_STORE = 67,  // n: R D page_tokens P G pairs B most_pages   p: keys raw blocks positions sequences slots pages
+                            //                              norm frequencies   f: eps scale   flags: 1 = adjacent pairs
+  LLMRUN_INDEX_SELECT = 68, // n: R H D page_tokens P G k B most_pages   p: q blocks positions sequences pages chosen dense
+  LLMRUN_SPARSE_ATTENTION = 69,  // n: R H K D page_tokens P B most_pages type G k heads_of_a_unit
+                            //                              p: q chosen keys values positions sequences pages out   f: scale
+  LLMRUN_CODES = 70,
 };
 
 // Results of llmrun_program_run.

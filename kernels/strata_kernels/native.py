@@ -24,6 +24,7 @@ from strata_kernels.checks import apart, dense, same_or_apart
 from strata_kernels.grids import codebook
 from strata_kernels.native_delta import DeltaOps
 from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
+from strata_kernels.native_streams import NativeStreamOps
 from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
@@ -53,7 +54,7 @@ class _Quantized:
     fine: bool
 
 
-class NativeOps(DeltaOps):
+class NativeOps(DeltaOps, NativeStreamOps):
     """Ops on the CPU's own instruction set.
 
     `threads`: workers, the caller included. `isa`: "generic", "avx2", "avx512", "neon"; None takes the fastest usable.

@@ -24,6 +24,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strata_kernels.ops_streams import StreamOps
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -184,7 +186,7 @@ class DeltaRule:
                 raise ValueError(f"delta_rule: {name} has shape {tuple(vector.shape)}, not ({self.value_heads},)")
 
 
-class Ops(Protocol):
+class Ops(StreamOps, Protocol):
     """Operations on one device. Unless said otherwise arrays are contiguous f32 and `out` may not alias an input."""
 
     name: str  # "reference" | "native"

@@ -40,6 +40,9 @@ void read_block(const Source& source, int64_t b, Block* out);
 // The values of a block that read_block read.
 void block_values(const TypeInfo& info, const Block& block, float* out);
 
+// A row of `cols` values, of any type.
+void row_values(const Source& source, int64_t cols, float* out);
+
 // read_block for types with a codebook: 32-block j of the file block at p.
 void read_codebook_block(int32_t type, const int8_t* grid, const uint8_t* p, int j, Block* out);
 

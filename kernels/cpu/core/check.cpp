@@ -120,7 +120,8 @@ void check_op(const LlmrunOp& op) {
       present(op, 2);
       check_grid(op, op.n[2], 2);
       return check_type(op, op.n[2], op.n[1]);
-    default: refuse(op, "no such op");
+    default:
+      if (const char* fault = fault_of_streams(op)) refuse(op, fault);
   }
 }
 

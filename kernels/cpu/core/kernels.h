@@ -54,9 +54,11 @@ struct KernelTable {
   int32_t tile;  // rows a matrix tile holds; panels are multiples of it
   Kernel rms_norm, quantize, linear, silu_mul, add, rope, kv_store, attention, attention_merge, argmax, log_softmax;
   Kernel expert_route, expert_input, expert_linear, expert_hidden, expert_combine;
+  Kernel stream_norm, silu_scaled, stream_mix, stream_add, stream_gate, index_store, index_select, sparse_attention;
 };
 
 constexpr int64_t CHUNK_ELEMENTS = 1024;
+constexpr int64_t SPARSE_TOKENS = 32;  // of sparse attention whose softmax is taken together; numeric contract
 
 // Rows of one attention group for `per_head` query heads on a kv head.
 static inline int64_t attention_rows(int64_t per_head) {

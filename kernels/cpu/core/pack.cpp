@@ -69,6 +69,8 @@ void pack_floats(const uint8_t* rows, int64_t cols, int count, uint8_t* out) {
     for (int64_t k = 0; k < cols; ++k) memcpy(to + k * GROUP + r, rows + (r * cols + k) * sizeof(Element), sizeof(Element));
 }
 
+}  // namespace
+
 void row_values(const Source& source, int64_t cols, float* out) {
   switch (source.info->type) {
     case LLMRUN_F32: memcpy(out, source.row, static_cast<size_t>(cols) * 4); return;
@@ -82,8 +84,6 @@ void row_values(const Source& source, int64_t cols, float* out) {
     block_values(*source.info, block, out + b * BLOCK);
   }
 }
-
-}  // namespace
 
 void pack(const Job& job) {
   const int64_t rows = job.op->n[0], cols = job.op->n[1];

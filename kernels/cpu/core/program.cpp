@@ -123,7 +123,8 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_EXPERT_LINEAR: return add_expert_products(table, const_cast<LlmrunOp*>(&op));
     case LLMRUN_EXPERT_HIDDEN: return plain(table.expert_hidden);
     case LLMRUN_EXPERT_COMBINE: return plain(table.expert_combine);
-    default: break;  // attention, by check_op
+    case LLMRUN_ATTENTION: break;
+    default: return add_streams(table, op);  // by check_op
   }
   groups_.reserve(std::max(groups_.capacity(), static_cast<size_t>(op.n[0])));
   scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(attention_scratch_bytes(op)));

@@ -42,6 +42,7 @@ class Program {
   void add(const KernelTable& table, const LlmrunOp& op);
   void add_expert_products(const KernelTable& table, LlmrunOp* op);
   void prepare_experts(Phase* phase);
+  void add_streams(const KernelTable& table, const LlmrunOp& op);
   bool group_rows(const LlmrunOp& op);
   void place_partials(const LlmrunOp& op);
 
@@ -57,5 +58,7 @@ class Program {
 
 // Throws std::invalid_argument when an op's numbers or pointers cannot be right.
 void check_op(const LlmrunOp& op);
+// The part of it for ops of program_streams.cpp; null when all is well, else what is wrong.
+const char* fault_of_streams(const LlmrunOp& op);
 
 }  // namespace llmrun

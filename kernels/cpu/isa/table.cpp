@@ -20,6 +20,14 @@ void expert_input(const Job& job);
 void expert_linear(const Job& job);
 void expert_hidden(const Job& job);
 void expert_combine(const Job& job);
+void stream_norm(const Job& job);
+void silu_scaled(const Job& job);
+void stream_mix(const Job& job);
+void stream_add(const Job& job);
+void stream_gate(const Job& job);
+void index_store(const Job& job);
+void index_select(const Job& job);
+void sparse_attention(const Job& job);
 
 }  // namespace LLMRUN_BUILD
 
@@ -35,6 +43,9 @@ extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
     LLMRUN_BUILD::argmax,       LLMRUN_BUILD::log_softmax,
     LLMRUN_BUILD::expert_route, LLMRUN_BUILD::expert_input,   LLMRUN_BUILD::expert_linear,
     LLMRUN_BUILD::expert_hidden, LLMRUN_BUILD::expert_combine,
+    LLMRUN_BUILD::stream_norm,  LLMRUN_BUILD::silu_scaled,    LLMRUN_BUILD::stream_mix,
+    LLMRUN_BUILD::stream_add,   LLMRUN_BUILD::stream_gate,    LLMRUN_BUILD::index_store,
+    LLMRUN_BUILD::index_select, LLMRUN_BUILD::sparse_attention,
 };
 
 }  // namespace llmrun

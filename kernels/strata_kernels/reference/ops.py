@@ -19,6 +19,7 @@ from strata_kernels.ops import Array, DeltaRule, Experts, KvLayer, Rotary, Rows,
 from strata_kernels.reference import attention, dense
 from strata_kernels.reference import delta as recurrent
 from strata_kernels.reference import experts as mixture
+from strata_kernels.reference.streams import ReferenceStreamOps
 from strata_kernels.reference.tensors import tensor
 from strata_kernels.workspace import Workspace
 
@@ -36,7 +37,7 @@ class ReferenceStep:
                 call()
 
 
-class ReferenceOps:
+class ReferenceOps(ReferenceStreamOps):
     """Plain torch operations.
 
     `cache_dequantised` keeps the f32 form of every matrix multiplied so far (4 bytes a weight); without it each product
