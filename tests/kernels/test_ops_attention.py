@@ -70,6 +70,18 @@ def test_a_row_does_not_depend_on_the_others(ops, dtype):
         assert torch.equal(attend(ops, q[part].clone(), filled, places[part]), whole[part])
 
 
+@pytest.mark.parametrize(("heads", "width"), [(1, 80), (2, 33), (5, 20), (7, 256), (9, 64)])
+def test_a_long_chunk_is_right_and_like_its_rows_alone(ops, heads, width):
+    filled = paged([300], 1, width, 32, torch.float16)
+    places = [(0, position) for position in range(120, 161)]  # on both sides of a split's end
+    q = random(len(places), heads, width, seed=9)
+    whole = attend(ops, q, filled, places)
+    assert_close(whole, attention_oracle(q, filled, places, 0.125), 4.0, 2e-6)
+    for start, count in [(0, 1), (7, 1), (8, 1), (9, 17), (40, 1)]:
+        part = slice(start, start + count)
+        assert torch.equal(attend(ops, q[part].clone(), filled, places[part]), whole[part])
+
+
 def test_where_the_pages_lie_does_not_matter(ops):
     q = random(2, 9, 64, seed=9)
     first, second = (attend(ops, q, paged([70], 3, 64, PAGE, torch.float16), [(0, 69), (0, 20)]) for _ in range(2))

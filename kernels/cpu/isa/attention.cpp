@@ -3,8 +3,9 @@
 // A page keeps the keys of one head in blocks of KEY_BLOCK tokens, [block][D][KEY_BLOCK], when its tokens are whole blocks:
 // one register holds an element of many keys and no sum runs across lanes. Else, and for values, rows lie one by one.
 //
-// Keys are taken in splits of SPLIT. Inside a split: scores (each a chain over the head's width), their maximum, e^x, sum,
-// and values accumulated key by key; splits are then merged in order. A row's result depends on nothing but its own keys,
+// Keys are taken in splits of SPLIT. Inside a split: scores (each a chain over the head's width), their maximum, powers,
+// sum, and values accumulated key by key; splits are then merged in order. Scores carry a factor of log2(e), so that powers
+// are of 2. A row's result depends on nothing but its own keys,
 // and is the same whether splits run one after another here or in parallel with a merge afterwards.
 #include <math.h>
 
@@ -13,7 +14,8 @@
 namespace llmrun::LLMRUN_BUILD {
 namespace {
 
-constexpr int KEYS = 2 * LANES;  // keys widened to f32 in scratch together
+constexpr int KEYS = 2 * LANES;                // keys widened to f32 in scratch together
+constexpr int PANEL = PANEL_VECTORS * LANES;  // elements of values widened together
 
 // The op's numbers and this worker's scratch.
 struct Task {
@@ -22,6 +24,7 @@ struct Task {
   bool blocked;
   const int32_t *positions, *sequences, *pages;
   float *query, *keys, *weights, *result, *state;  // scratch: [Q][padded], [padded][KEYS], [Q][SPLIT], [Q][partial] x 2
+  float* panel;                                    // [SPLIT][PANEL]: values widened for more queries than one tile has
   const uint8_t **key_rows, **value_rows;          // [SPLIT]
   const uint8_t** next_keys;                       // [SPLIT / KEY_BLOCK]: where the keys of the next split begin
 };
@@ -50,6 +53,7 @@ Task make_task(const Job& job) {
   task.weights = next, next += queries * SPLIT;
   task.result = next, next += queries * task.partial;
   task.state = next, next += queries * task.partial;
+  task.panel = next, next += SPLIT * MOST_PANEL;
   task.key_rows = reinterpret_cast<const uint8_t**>(next);
   task.value_rows = task.key_rows + SPLIT;
   task.next_keys = task.value_rows + SPLIT;
@@ -58,15 +62,16 @@ Task make_task(const Job& job) {
 
 OP int64_t queries_of(const Task& task, const AttentionGroup& group) { return group.rows * task.per_head; }
 
-// Scaled queries of one kv head, [row][head of it].
+// Queries of one kv head times scale and log2(e), [row][head of it].
 void load_queries(const Task& task, const AttentionGroup& group, int64_t kv_head) {
   const float* q = static_cast<const float*>(task.op->p[0]);
   const int64_t heads = task.op->n[1];
+  const float scale = task.op->f[0] * 1.44269504f;
   float* out = task.query;
   for (int64_t r = 0; r < group.rows; ++r)
     for (int64_t h = 0; h < task.per_head; ++h, out += task.padded) {
       const float* from = q + ((group.row + r) * heads + kv_head * task.per_head + h) * task.width;
-      for (int64_t i = 0; i < task.width; ++i) out[i] = from[i] * task.op->f[0];
+      for (int64_t i = 0; i < task.width; ++i) out[i] = from[i] * scale;
     }
 }
 
@@ -227,17 +232,25 @@ void scores(const Task& task, int64_t queries, int64_t count) {
   }
 }
 
-// Turns the first `visible` scores into e^(score - maximum), the rest up to `count` (rounded up to LANES) into 0.
+// Turns the first `visible` scores into 2^(score - maximum), the rest up to `count` (rounded up to LANES) into 0.
 void soften(float* score, int visible, int64_t count, float* most_out, float* sum_out) {
+  const int whole = visible / LANES * LANES;
   F most = set1(-INFINITY);
-  for (int j = 0; j < visible; j += LANES) most = maxf(most, fill_from(load(score + j), visible - j, -INFINITY));
+  for (int j = 0; j < whole; j += LANES) most = maxf(most, load(score + j));
+  if (whole < visible) most = maxf(most, fill_from(load(score + whole), visible - whole, -INFINITY));
   const float top = hmax(most);
   F sum = zero();
-  for (int j = 0; j < count; j += LANES) {
-    const F value = j < visible ? keep_below(exp(sub(load(score + j), set1(top))), visible - j) : zero();
+  for (int j = 0; j < whole; j += LANES) {
+    const F value = exp2_down(sub(load(score + j), set1(top)));
     store(score + j, value);
     sum = add(sum, value);
   }
+  if (whole < visible) {
+    const F value = keep_below(exp2_down(sub(load(score + whole), set1(top))), visible - whole);
+    store(score + whole, value);
+    sum = add(sum, value);
+  }
+  for (int64_t j = (visible + LANES - 1) / LANES * LANES; j < count; j += LANES) store(score + j, zero());
   *most_out = top;
   *sum_out = hsum(sum);
 }
@@ -287,8 +300,67 @@ void value_rows(const Task& task, int64_t query, int64_t count) {
   if (d < task.width) value_tile<TYPE, Q, 1, true>(task, query, count, d, static_cast<int>(task.width - d));
 }
 
+// panel[j][0 .. PANEL) = elements d .. of value j; beyond the width zero.
+template <int TYPE>
+void widen_values(const Task& task, int64_t count, int64_t d) {
+  const int64_t left = task.width - d;
+  for (int64_t j = 0; j < count; ++j) {
+#pragma GCC unroll 4
+    for (int v = 0; v < PANEL_VECTORS; ++v) {
+      const int64_t n = left - v * LANES;
+      F value = zero();
+      if (n >= LANES)
+        value = load_element<TYPE>(task.value_rows[j], d + v * LANES);
+      else if (n > 0)
+        value = load_element_n<TYPE>(task.value_rows[j], d + v * LANES, static_cast<int>(n));
+      store(task.panel + j * PANEL + v * LANES, value);
+    }
+  }
+}
+
+// result[Q][d .. d + PANEL) = weights x panel, key by key. Vectors beyond the padded width are not stored.
+template <int Q>
+void panel_tile(const Task& task, int64_t query, int64_t count, int64_t d) {
+  const float* weights = task.weights + query * SPLIT;
+  F acc[Q][PANEL_VECTORS];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < PANEL_VECTORS; ++v) acc[i][v] = zero();
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < count; ++j) {
+    F value[PANEL_VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < PANEL_VECTORS; ++v) value[v] = load(task.panel + j * PANEL + v * LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const F weight = set1(weights[i * SPLIT + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < PANEL_VECTORS; ++v) acc[i][v] = fma(weight, value[v], acc[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < PANEL_VECTORS; ++v)
+      if (d + v * LANES < task.padded) store(task.result + (query + i) * task.partial + d + v * LANES, acc[i][v]);
+}
+
+// Many queries: values are widened once for all of them, a panel that stays in the first-level cache at a time.
+template <int TYPE>
+void weigh_panels(const Task& task, int64_t queries, int64_t count) {
+  for (int64_t d = 0; d < task.width; d += PANEL) {
+    widen_values<TYPE>(task, count, d);
+    int64_t query = 0;
+    for (; query + PANEL_TILE <= queries; query += PANEL_TILE) panel_tile<PANEL_TILE>(task, query, count, d);
+    for (; query + 3 <= queries; query += 3) panel_tile<3>(task, query, count, d);
+    for (; query < queries; ++query) panel_tile<1>(task, query, count, d);
+  }
+}
+
 template <int TYPE>
 void weigh(const Task& task, int64_t queries, int64_t count) {
+  if (queries >= 2 * PANEL_TILE) return weigh_panels<TYPE>(task, queries, count);
   int64_t query = 0;
   for (; query + VALUE_TILE <= queries; query += VALUE_TILE) value_rows<TYPE, VALUE_TILE>(task, query, count);
   if constexpr (VALUE_TILE > 4)
@@ -326,6 +398,9 @@ void run_typed(const Task& task, const AttentionGroup& group, int64_t kv_head, i
   }
 }
 
+// 2^x for x <= 0; of the two that a merge needs one is 2^0.
+OP float power(float x) { return x == 0.0f ? 1.0f : first(exp2_down(set1(x))); }
+
 // Folds a split's partial results into the running state; a query that sees nothing of the split keeps its state.
 __attribute__((noinline)) void merge(const Task& task, const AttentionGroup& group, const float* part, int64_t split) {
   const int64_t queries = queries_of(task, group);
@@ -339,7 +414,7 @@ __attribute__((noinline)) void merge(const Task& task, const AttentionGroup& gro
     if (visible_keys(task, group, i, split * SPLIT) == 0) continue;
     float *most = state + task.padded, *sum = most + 1;
     const float top = *most > from[task.padded] ? *most : from[task.padded];
-    const float keep = exp1(*most - top), take = exp1(from[task.padded] - top);
+    const float keep = power(*most - top), take = power(from[task.padded] - top);
     *most = top;
     *sum = *sum * keep + from[task.padded + 1] * take;
     for (int64_t d = 0; d < task.padded; d += LANES)

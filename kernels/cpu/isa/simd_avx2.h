@@ -12,8 +12,10 @@ constexpr int TILE = 4;
 constexpr int FINE_TILE = 2;
 constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 6;
-constexpr int QUERY_TILE = 4;
+constexpr int QUERY_TILE = 6;
 constexpr int VALUE_TILE = 3;
+constexpr int PANEL_TILE = 6;     // query vectors x PANEL_VECTORS registers of widened values
+constexpr int PANEL_VECTORS = 2;
 
 using F = __m256;
 using I = __m256i;

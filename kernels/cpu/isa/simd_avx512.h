@@ -13,6 +13,8 @@ constexpr int FLOAT_TILE = 8;   // rows of a float tile
 constexpr int FLOAT_GROUPS = 8; // groups taken together for a single row, to hide the latency of the one chain each has
 constexpr int QUERY_TILE = 8;   // query vectors x 2 registers of keys
 constexpr int VALUE_TILE = 6;   // query vectors x 4 registers of values
+constexpr int PANEL_TILE = 6;     // query vectors x PANEL_VECTORS registers of widened values
+constexpr int PANEL_VECTORS = 4;
 
 using F = __m512;
 using I = __m512i;

@@ -16,6 +16,8 @@ constexpr int FLOAT_TILE = 4;
 constexpr int FLOAT_GROUPS = 2;
 constexpr int QUERY_TILE = 2;
 constexpr int VALUE_TILE = 2;
+constexpr int PANEL_TILE = 2;     // query vectors x PANEL_VECTORS registers of widened values
+constexpr int PANEL_VECTORS = 2;
 
 struct F {
   float v[LANES];

@@ -14,6 +14,8 @@ constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 4;
 constexpr int QUERY_TILE = 4;
 constexpr int VALUE_TILE = 3;
+constexpr int PANEL_TILE = 6;     // query vectors x PANEL_VECTORS registers of widened values
+constexpr int PANEL_VECTORS = 2;
 
 struct F {
   float32x4_t a, b;
