@@ -17,7 +17,7 @@ from strata_cli.app import App
 from strata_engine.doctor.check import Check, exit_code
 from strata_engine.units import format_bytes
 
-_LIBRARIES = ("torch", "numpy", "typer", "huggingface_hub", "tokenizers", "gguf", "fastapi")
+_LIBRARIES = ("torch", "numpy", "typer", "huggingface_hub", "tokenizers", "gguf", "starlette")
 
 
 def version(context: typer.Context) -> None:

@@ -19,7 +19,7 @@ from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.env import Env
 from strata_engine.errors import ContextExceeded, DeviceError, NotFound, QueueFull, ServerError, UsageError
 from strata_engine.events import Failed, Finish, Reasoning, Started, Text
-from tests.support.fake_service import END, ByteTokenizer, FakeService, Fault, endless, say
+from tests.support.fake_service import END, ByteTokenizer, Fault, endless, say
 from tests.support.live_server import live_server
 
 
@@ -30,32 +30,6 @@ def ask(text: str, **more) -> ChatRequest:
 def make_app(home, **env: str) -> App:
     values = Env({"LLMRUN_HOME": str(home), **env})
     return App(GlobalFlags(), values, values.paths(), Output())
-
-
-@pytest.fixture(scope="module")
-def engine():
-    made = FakeService()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def service(engine):
-    engine.reset()
-    yield engine
-    engine.open()
-    engine.wait_until(lambda s: s.idle)
-
-
-@pytest.fixture(scope="module")
-def shared(engine):
-    with live_server(engine) as found:
-        yield found
-
-
-@pytest.fixture
-def live(shared, service):
-    return shared
 
 
 @pytest.fixture

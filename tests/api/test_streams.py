@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import threading
 
-import pytest
-
 from strata_cli.server.options import ServerOptions
 from strata_engine.errors import DeviceError
 from tests.support.fake_service import WORD, FakeService, Fault, endless, say
@@ -18,32 +16,6 @@ CHAT = "/v1/chat/completions"
 
 def chat(text: str, **more):
     return {"model": "tiny", "messages": [{"role": "user", "content": text}], **more}
-
-
-@pytest.fixture(scope="module")
-def engine():
-    made = FakeService()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def service(engine):
-    engine.reset()
-    yield engine
-    engine.open()
-    engine.wait_until(lambda s: s.idle)
-
-
-@pytest.fixture(scope="module")
-def shared(engine):
-    with live_server(engine) as found:
-        yield found
-
-
-@pytest.fixture
-def live(shared, service):
-    return shared
 
 
 def test_all_chunks_share_id_created_and_model_and_only_the_last_has_a_reason(live):

@@ -13,7 +13,7 @@ HEAVY = (
     "tokenizers",
     "huggingface_hub",
     "httpx",
-    "fastapi",
+    "starlette",
     "rich",
     "prompt_toolkit",
 )

@@ -62,7 +62,7 @@ def test_a_command_that_answers_natively_imports_no_torch(tmp_path, model, args)
 def test_run_imports_neither_the_http_client_nor_the_terminal_libraries(tmp_path, model):
     with child(tmp_path, "run", model, "-n", "1", "hello") as process:
         _, err = process.communicate(timeout=60)
-    assert loaded(err) & {"httpx", "rich", "fastapi", "pygments", "asyncio", "pydantic"} == set()
+    assert loaded(err) & {"httpx", "rich", "starlette", "pygments", "asyncio", "pydantic"} == set()
 
 
 def test_a_server_that_answered_a_request_natively_imports_no_torch(tmp_path, model):
