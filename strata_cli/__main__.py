@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from strata_cli.main import main
+from strata_cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())
