@@ -47,7 +47,7 @@ class Lesson:
 
     def trainer(self, name: str, values: Parameters, steps: int, loss, report) -> Trainer:
         self.log(f"{name}: {sum(v.numel() for v in values.values())} parameters")
-        return Trainer(name, values, Recipe(steps), loss, report, self.args.work / f"{name}.pt", self.log)
+        return Trainer(name, values, Recipe(steps, self.args.rate), loss, report, self.args.work / f"{name}.pt", self.log)
 
 
 def weighted_loss(rows: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -128,6 +128,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="where states and the log go")
     parser.add_argument("--out", type=Path, help="where toy/ and toy-dflash/ go")
     parser.add_argument("--steps", type=int, default=1500, help="of the trunk")
+    parser.add_argument("--rate", type=float, default=0.015, help="of matrices (Muon)")
     parser.add_argument("--mtp-steps", type=int, default=400)
     parser.add_argument("--dflash-steps", type=int, default=800)
     parser.add_argument("--batch", type=int, default=6, help="rows of 256 tokens")
