@@ -121,6 +121,7 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
         "weights_bytes": priced.weights_bytes,
         "kv_bytes": priced.kv_bytes,
         "kv_token_bytes": priced.kv_token_bytes,
+        "state_bytes": priced.state_bytes,
         "workspace_bytes": priced.workspace_bytes,
         "total_bytes": priced.total_bytes,
         "context_tokens": priced.context_tokens,
@@ -172,6 +173,8 @@ def _print(app: App, report: dict[str, Any]) -> None:
     if report["basis"] == "files":
         pool = f"{report['pool_tokens']} tokens in all, {format_bytes(report['kv_token_bytes'])} each"
         rows.append(["keys and values", format_bytes(report["kv_bytes"]), pool])
+        if report["state_bytes"]:
+            rows.append(["recurrent states", format_bytes(report["state_bytes"]), "one for each sequence at once"])
         rows.append(["workspace", format_bytes(report["workspace_bytes"]), ""])
     note = "" if report["basis"] == "files" else "by the catalog, with a context of 8192 tokens; not downloaded"
     rows.append(["total", format_bytes(report["total_bytes"]), note])

@@ -48,6 +48,11 @@ class Memory:
         return self.slot_bytes > 0
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of all state slots, used or not."""
+        return self.slots.total * self.slot_bytes
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all pages and slots, used or not."""
         return self.pool.total * self.page_bytes + self.slots.total * self.slot_bytes

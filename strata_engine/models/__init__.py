@@ -19,6 +19,9 @@ GGUF = {
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen3", "Qwen3"),
     "qwen3moe": ("qwen3_moe", "Qwen3Moe"),
+    "qwen3next": ("qwen3_next", "Qwen3Next"),
+    "qwen35": ("qwen3_5", "Qwen35"),
+    "qwen35moe": ("qwen3_5", "Qwen35Moe"),
 }
 HUGGING_FACE = {
     "LlamaForCausalLM": ("llama", "Llama"),
@@ -26,6 +29,11 @@ HUGGING_FACE = {
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
+    "Qwen3NextForCausalLM": ("qwen3_next", "Qwen3Next"),
+    "Qwen3_5ForCausalLM": ("qwen3_5", "Qwen35"),
+    "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen35"),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5", "Qwen35Moe"),
+    "Qwen3_5MoeForConditionalGeneration": ("qwen3_5", "Qwen35Moe"),
 }
 _MODEL_TYPES = {
     "llama": "LlamaForCausalLM",
@@ -33,6 +41,11 @@ _MODEL_TYPES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
 }
 
 

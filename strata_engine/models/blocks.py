@@ -47,7 +47,10 @@ def pick_rows(x: Array, batch: Batch, ops: Ops) -> Array:
 
 @dataclass(frozen=True)
 class Attention:
-    """Grouped-query attention. `q_norm`, `k_norm` [D]: norms over each head before the rotation, or None."""
+    """Grouped-query attention. `q_norm`, `k_norm` [D]: norms over each head before the rotation, or None.
+
+    `gate`: its sigmoid multiplies the result before `o`, or None.
+    """
 
     norm: Array
     q: Linear
@@ -59,6 +62,7 @@ class Attention:
     head_width: int
     eps: float
     rotary: Rotary
+    gate: Linear | None = None
 
     def forward(self, x: Array, cache: KvLayer, rows: Rows, ops: Ops) -> None:
         """x [R, W] += attention(norm(x)); stores the rows' keys and values on the way."""
@@ -66,7 +70,8 @@ class Attention:
         with ops.scope():
             normed = ops.take(*x.shape)
             ops.rms_norm(x, self.norm, self.eps, normed)
-            q, k, v = (part.reshape(count, -1, width) for part in apply_linears(normed, (self.q, self.k, self.v), ops))
+            linears = (self.q, self.k, self.v) if self.gate is None else (self.q, self.k, self.v, self.gate)
+            q, k, v, *gates = (part.reshape(count, -1, width) for part in apply_linears(normed, linears, ops))
             if self.q_norm is not None:
                 ops.rms_norm(q, self.q_norm, self.eps, q)
             if self.k_norm is not None:
@@ -76,6 +81,8 @@ class Attention:
             ops.kv_store(k, v, cache, rows)
             mixed = ops.take(*q.shape)
             ops.attention(q, cache, rows, width**-0.5, mixed)
+            for gate in gates:
+                ops.sigmoid_mul(mixed, gate, mixed)
             add_linear(mixed.reshape(count, -1), self.o, x, ops)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.formats.base import WeightSource
+from strata_engine.models.delta_config import DeltaConfig, gguf_delta, hf_delta
 from strata_engine.models.fields import Fields
 from strata_engine.models.mixture import MixtureConfig, gguf_mixture, hf_mixture
 
@@ -54,6 +55,11 @@ class Traits:
     qk_norm: bool = False
     adjacent_gguf: bool = False  # GGUF stores q and k for adjacent-pair rope
     mixture: bool = False  # may have experts in place of the MLP
+    renormalise: bool = False  # the weights of chosen experts sum to 1, unless the config says otherwise
+    delta: bool = False  # some layers are gated delta nets
+    tiled_gguf: bool = False  # GGUF orders their value heads by key head last (ops.DeltaRule.tiled)
+    gated_attention: bool = False  # q comes with an output gate for each head
+    partial_rotary: float = 1.0  # share of a head that rotates, unless the config says otherwise
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,9 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     mixture: MixtureConfig | None = None
+    delta: DeltaConfig | None = None
+    gated_attention: bool = False
+    draft_layers: int = 0  # blocks that predict further tokens (MTP); not among `layers`
 
 
 def read_config(source: WeightSource, architecture: str, traits: Traits) -> ModelConfig:
@@ -103,7 +112,8 @@ def _from_gguf(source: WeightSource, fields: Fields, architecture: str, traits: 
     def key(name: str) -> str:
         return f"{prefix}.{name}"
 
-    layers = fields.integer(key("block_count"))
+    draft_layers = fields.integer(key("nextn_predict_layers"), 0, least=0)
+    layers = fields.integer(key("block_count"), least=draft_layers + 1) - draft_layers
     mixture = gguf_mixture(source, fields, prefix, layers)
     if mixture and not traits.mixture:
         raise UsageError(f"{fields.where}: {prefix} with experts is not supported", hint="use a dense model")
@@ -135,6 +145,9 @@ def _from_gguf(source: WeightSource, fields: Fields, architecture: str, traits: 
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         qk_norm=traits.qk_norm,
         mixture=mixture,
+        delta=gguf_delta(fields, prefix, layers, traits.tiled_gguf) if traits.delta else None,
+        gated_attention=traits.gated_attention,
+        draft_layers=draft_layers,
     )
 
 
@@ -176,11 +189,12 @@ def _from_hf(fields: Fields, architecture: str, traits: Traits) -> ModelConfig:
     context_tokens = fields.integer("max_position_embeddings")
     own_bias = fields.flag("attention_bias", False)
     layers = fields.integer("num_hidden_layers")
+    mixture = hf_mixture(fields, layers, traits.renormalise) if traits.mixture else None
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
         width=width,
-        inner_width=fields.integer("intermediate_size"),
+        inner_width=fields.integer("intermediate_size", mixture.inner_width if mixture else None),
         layers=layers,
         heads=heads,
         kv_heads=fields.integer("num_key_value_heads", heads),
@@ -188,12 +202,15 @@ def _from_hf(fields: Fields, architecture: str, traits: Traits) -> ModelConfig:
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         train_context_tokens=context_tokens,
         tied=fields.flag("tie_word_embeddings", False),
-        rope=_hf_rope(fields, head_width, context_tokens),
+        rope=_hf_rope(fields, head_width, context_tokens, traits.partial_rotary),
         qkv_bias=traits.qkv_bias or own_bias,
         output_bias=own_bias,
         mlp_bias=fields.flag("mlp_bias", False),
         qk_norm=traits.qk_norm,
-        mixture=hf_mixture(fields, layers) if traits.mixture else None,
+        mixture=mixture,
+        delta=hf_delta(fields, layers) if traits.delta else None,
+        gated_attention=traits.gated_attention,
+        draft_layers=fields.integer("mtp_num_hidden_layers", 0, least=0),
     )
 
 
@@ -212,12 +229,12 @@ def _refuse_hf(fields: Fields) -> None:
         raise UsageError(f"{fields.where}: sliding-window attention is not supported")
 
 
-def _hf_rope(fields: Fields, head_width: int, context_tokens: int) -> RopeConfig:
+def _hf_rope(fields: Fields, head_width: int, context_tokens: int, share: float) -> RopeConfig:
     """Both spellings: rope_parameters (transformers 5), and rope_theta beside rope_scaling."""
     new = fields.mapping("rope_parameters")
     scaled = new if fields.has("rope_parameters") else fields.mapping("rope_scaling")
     theta = new.number("rope_theta", fields.number("rope_theta", 10000.0))
-    partial = new.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    partial = new.number("partial_rotary_factor", fields.number("partial_rotary_factor", share))
     scaling = _hf_scaling(scaled, context_tokens)
     return RopeConfig(theta=theta, dims=int(head_width * partial), scaling=scaling)
 

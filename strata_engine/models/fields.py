@@ -40,6 +40,22 @@ class Fields:
             raise self._bad(key, value, "a list of whole numbers")
         return frozenset(value)
 
+    def flags(self, key: str) -> list[bool]:
+        """A list of booleans; empty when absent. Raises CorruptFile."""
+        value = self._values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, (list, tuple)) or not all(isinstance(flag, (bool, int)) for flag in value):
+            raise self._bad(key, value, "a list of true and false")
+        return [bool(flag) for flag in value]
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings; empty when absent. Raises CorruptFile."""
+        value = self._values.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self._bad(key, value, "a list of texts")
+        return value
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean. Raises CorruptFile."""
         value = self._get(key, default)

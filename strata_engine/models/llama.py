@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,9 +13,17 @@ from strata_engine.formats.base import WeightSource
 from strata_engine.memory.kv import KvMemory, LayerMemory
 from strata_engine.models.blocks import Attention, Linear, Mlp, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
-from strata_engine.models.names import Wanted
+from strata_engine.models.names import RowSplit, Wanted
 from strata_engine.models.rotary import make_rotary
-from strata_kernels.ops import Array, Ops, Weight
+from strata_kernels.ops import Array, Ops, Rows, Weight
+
+
+class Mixer(Protocol):
+    """What mixes the rows of a sequence in a layer; adds its result to the residual stream."""
+
+    def forward(self, x: Array, cache: Any, rows: Rows, ops: Ops) -> None:
+        """x [R, W] += its result. `cache`: of the kind that the layer's memory makes."""
+        ...
 
 
 class Inner(Protocol):
@@ -43,11 +52,16 @@ class Llama:
         if "rope_freqs.weight" in source.tensors():
             found.append(Wanted("rope_factors", (config.rope.dims // 2,), "vector"))
         for layer in range(config.layers):
-            found += [*_attention_tensors(config, layer), *cls.inner_tensors(config, layer, source)]
+            found += [*cls.mixer_tensors(config, layer, source), *cls.inner_tensors(config, layer, source)]
         found.append(Wanted("norm", (config.width,), "vector"))
         # a tied head is the embedding matrix again, packed for multiplying
         found.append(Wanted("embed" if config.tied else "head", (config.vocab_size, config.width), "matrix"))
         return found
+
+    @classmethod
+    def mixer_tensors(cls, config: ModelConfig, layer: int, source: WeightSource) -> list[Wanted]:
+        """Both norms of a layer and the part that mixes rows."""
+        return attention_tensors(config, layer)
 
     @classmethod
     def inner_tensors(cls, config: ModelConfig, layer: int, source: WeightSource) -> list[Wanted]:
@@ -63,12 +77,17 @@ class Llama:
         self._rotary = make_rotary(config.rope, None if factors is None else np.asarray(factors))
         self._layers = [self._layer(n, weights, vectors) for n in range(config.layers)]
 
-    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> tuple[Attention, Inner]:
+    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> tuple[Mixer, Inner]:
+        return self.mixer(n, weights, vectors), self.inner(n, weights, vectors)
+
+    def mixer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> Mixer:
+        """The part of layer `n` that mixes rows."""
+
         def linear(name: str) -> Linear:
             return Linear(weights[f"{n}.{name}"], vectors.get(f"{n}.{name}_bias"))
 
         config = self.config
-        attention = Attention(
+        return Attention(
             norm=vectors[f"{n}.norm1"],
             q=linear("q"),
             k=linear("k"),
@@ -79,8 +98,8 @@ class Llama:
             head_width=config.head_width,
             eps=config.norm_eps,
             rotary=self._rotary,
+            gate=linear("q_gate") if config.gated_attention else None,
         )
-        return attention, self.inner(n, weights, vectors)
 
     def inner(self, layer: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> Inner:
         """The part after attention."""
@@ -97,8 +116,8 @@ class Llama:
         x = ops.take(batch.count, self.config.width)
         ops.embed(batch.ids, self._table, x)
         last = len(self._layers) - 1
-        for n, ((attention, inner), cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
-            attention.forward(x, cache, batch.rows, ops)
+        for n, ((mixer, inner), cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
+            mixer.forward(x, cache, batch.rows, ops)
             if n == last:  # nobody reads what follows for the other rows
                 x = pick_rows(x, batch, ops)
             inner.forward(x, ops)
@@ -114,13 +133,17 @@ class Llama:
             ops.linear(normed, [self._head.weight], [out])
 
 
-def _attention_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
-    """Norms and attention of a layer."""
+def attention_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
+    """Norms and attention of a layer. With gates the rows of q are q and gate of the first head, of the second, ..."""
     width = config.width
     q_rows, kv_rows = config.heads * config.head_width, config.kv_heads * config.head_width
+    q = Wanted("q", (q_rows, width), "matrix")
+    if config.gated_attention:
+        runs = ((f"{layer}.q", config.head_width), (f"{layer}.q_gate", config.head_width))
+        q = Wanted("q", (2 * q_rows, width), "matrix", split=RowSplit(config.heads, runs))
     found = [
         Wanted("norm1", (width,), "vector"),
-        Wanted("q", (q_rows, width), "matrix"),
+        q,
         Wanted("k", (kv_rows, width), "matrix"),
         Wanted("v", (kv_rows, width), "matrix"),
         Wanted("o", (width, q_rows), "matrix"),
@@ -152,4 +175,4 @@ def mlp_tensors(config: ModelConfig, layer: int) -> list[Wanted]:
 def _of_layer(layer: int, found: list[Wanted], optional: Mapping[str, tuple[int, bool]]) -> list[Wanted]:
     """With the layer's number in the names, and the vectors that are there."""
     vectors = [Wanted(name, (size,), "vector") for name, (size, there) in optional.items() if there]
-    return [Wanted(f"{layer}.{want.name}", want.shape, want.use) for want in found + vectors]
+    return [replace(want, name=f"{layer}.{want.name}") for want in found + vectors]

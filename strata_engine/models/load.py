@@ -18,14 +18,20 @@ from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import require_kernel
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
+from strata_engine.models.config import ModelConfig
 from strata_engine.models.mixture import expert_rows
-from strata_engine.models.names import NOT_NEEDED, Wanted, stored_name
+from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, is_draft
 from strata_kernels.ops import Array, Ops, Weight
 from strata_kernels.registry import weight_types
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 VECTOR_TYPES = ("F32", "F16", "BF16")
+_CHANGES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "": lambda values: values,
+    "plus one": lambda values: values + np.float32(1),
+    "decay": lambda values: -np.exp(values),
+}
 
 
 @dataclass(frozen=True)
@@ -67,20 +73,20 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
         quant=dominant_type(metas.values()),
         packed_bytes=store.packed_bytes,
         mapped_bytes=store.mapped_bytes,
-        notices=_unused(source, metas.values()),
+        notices=_unused(source, metas.values(), config),
     )
 
 
 def _match(source: WeightSource, wanted: list[Wanted], kernels: str) -> dict[str, TensorMeta]:
     """Our name -> stored tensor, after checking everything that can be checked without reading."""
     tensors = source.tensors()
-    missing = [name for w in wanted if (name := stored_name(w.name, source.kind)) not in tensors]
+    missing = [name for w in wanted if (name := w.stored_name(source.kind)) not in tensors]
     where = source.paths[0] if source.paths else source.kind
     if missing:
         shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         details = {"missing": missing, "file": str(where)}
         raise CorruptFile(f"{where}: {len(missing)} tensors are missing: {shown}", details=details)
-    metas = {w.name: tensors[stored_name(w.name, source.kind)] for w in wanted}
+    metas = {w.name: tensors[w.stored_name(source.kind)] for w in wanted}
     types = weight_types(kernels)
     for want in wanted:
         _check(want, metas[want.name], kernels, types)
@@ -88,7 +94,8 @@ def _match(source: WeightSource, wanted: list[Wanted], kernels: str) -> dict[str
 
 
 def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str]) -> None:
-    if meta.shape != want.shape:
+    one_row = want.use == "matrix" and want.shape == (1, *meta.shape)
+    if meta.shape != want.shape and not one_row:
         details = {"tensor": meta.name, "shape": list(meta.shape), "expected": list(want.shape), "file": str(meta.path)}
         text = f"{meta.path}: tensor {meta.name} has shape {list(meta.shape)}, expected {list(want.shape)}"
         raise CorruptFile(text, details=details)
@@ -102,14 +109,18 @@ def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str])
 def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: _Store) -> None:
     data = np.frombuffer(source.read(meta.name), np.uint8)
     if want.use == "vector":
-        store.vectors[want.name] = ops.constant(_floats(data, meta.type))
-        store.packed_bytes += 4 * want.shape[0]
+        values = _CHANGES[want.change](_floats(data, meta.type))
+        store.vectors[want.name] = ops.constant(values)
+        store.packed_bytes += values.nbytes
         return
     if want.use == "experts":
         for name, rows, part in expert_rows(want, data):
             _keep(name, Weight(meta.type, rows, want.shape[-1], part), ops, mmap, store)
         return
     rows, cols = want.shape
+    if want.split is not None:
+        _read_parts(want.split, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, store)
+        return
     if want.use == "matrix":
         _keep(want.name, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, mmap, store)
         return
@@ -126,6 +137,23 @@ def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: _Store) -> Non
     if mmap and forget is not None and kept.data is not stored.data:
         forget(stored.data)  # the packed copy is what runs; the file's pages would stay resident beside it
     _count(kept, mmap and kept.data is stored.data, store)
+
+
+def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: _Store) -> None:
+    """Pack the parts of a matrix; each is copied out of the file first, since its rows do not lie together there."""
+    groups = stored.data.reshape(split.groups, stored.rows // split.groups, -1)
+    runs: dict[str, list[NDArray[np.uint8]]] = {}
+    start = 0
+    for name, size in split.runs:
+        runs.setdefault(name, []).append(groups[:, start : start + size].reshape(split.groups * size, -1))
+        start += size
+    for name, pieces in runs.items():
+        data = np.concatenate(pieces)
+        kept = store.weights[name] = ops.pack(Weight(stored.type, len(data), stored.cols, data))
+        _count(kept, False, store)
+    forget = getattr(ops, "drop_mapped", None)
+    if forget is not None:
+        forget(stored.data)
 
 
 def _count(weight: Weight, mapped: bool, store: _Store) -> None:
@@ -159,9 +187,11 @@ def dominant_type(metas: Iterable[TensorMeta]) -> str:
     return max(counts, key=lambda name: counts[name]) if counts else ""
 
 
-def _unused(source: WeightSource, used: Iterable[TensorMeta]) -> tuple[Notice, ...]:
+def _unused(source: WeightSource, used: Iterable[TensorMeta], config: ModelConfig) -> tuple[Notice, ...]:
     names = {meta.name for meta in used}
     unused = [name for name in source.tensors() if name not in names and not NOT_NEEDED.fullmatch(name)]
+    if config.draft_layers:
+        unused = [name for name in unused if not is_draft(name, config.layers)]
     if not unused:
         return ()
     shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")

@@ -21,13 +21,17 @@ COUNT_KEYS = ("num_experts", "num_local_experts")  # published configs, and thos
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """`used` of `count` experts work on a row; `dense_layers` have a plain MLP instead. `inner_width` of one expert."""
+    """`used` of `count` experts work on a row; `dense_layers` have a plain MLP instead. `inner_width` of one expert.
+
+    `shared_width`: of an expert that works on every row, behind a gate of its own; 0: there is none.
+    """
 
     count: int
     used: int
     inner_width: int
     renormalise: bool
     dense_layers: frozenset[int] = frozenset()
+    shared_width: int = 0
 
 
 def gguf_mixture(source: WeightSource, fields: Fields, prefix: str, layers: int) -> MixtureConfig | None:
@@ -40,11 +44,12 @@ def gguf_mixture(source: WeightSource, fields: Fields, prefix: str, layers: int)
     used = fields.integer(f"{prefix}.expert_used_count")
     inner = fields.integer(f"{prefix}.expert_feed_forward_length")
     renormalise = fields.flag(f"{prefix}.expert_weights_norm", True)
-    return _checked(MixtureConfig(fields.integer(count_key), used, inner, renormalise, dense), fields)
+    shared = fields.integer(f"{prefix}.expert_shared_feed_forward_length", 0, least=0)
+    return _checked(MixtureConfig(fields.integer(count_key), used, inner, renormalise, dense, shared), fields)
 
 
-def hf_mixture(fields: Fields, layers: int) -> MixtureConfig | None:
-    """From config.json; None without experts. Raises CorruptFile."""
+def hf_mixture(fields: Fields, layers: int, renormalise: bool = False) -> MixtureConfig | None:
+    """From config.json; None without experts. `renormalise`: the family's default. Raises CorruptFile."""
     name = next((key for key in COUNT_KEYS if fields.has(key)), None)
     if name is None or fields.integer(name, least=0) == 0:
         return None
@@ -54,8 +59,9 @@ def hf_mixture(fields: Fields, layers: int) -> MixtureConfig | None:
         count=fields.integer(name),
         used=fields.integer("num_experts_per_tok"),
         inner_width=fields.integer("moe_intermediate_size"),
-        renormalise=fields.flag("norm_topk_prob", False),
+        renormalise=fields.flag("norm_topk_prob", renormalise),
         dense_layers=dense,
+        shared_width=fields.integer("shared_expert_intermediate_size", 0, least=0),
     )
     return _checked(mixture, fields)
 
@@ -70,7 +76,7 @@ def mixture_tensors(layer: int, mixture: MixtureConfig, width: int, source: Weig
     """The router and the experts of a layer, in the form that the checkpoint has."""
     count, inner = mixture.count, mixture.inner_width
     shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-    found = [Wanted(f"{layer}.router", (count, width), "matrix")]
+    found = [Wanted(f"{layer}.router", (count, width), "matrix"), *_shared_tensors(layer, mixture, width)]
 
     def stacked(name: str) -> bool:
         return stored_name(f"{layer}.{name}", source.kind) in source.tensors()
@@ -81,6 +87,14 @@ def mixture_tensors(layer: int, mixture: MixtureConfig, width: int, source: Weig
     if source.kind == "gguf":
         return found + [Wanted(f"{layer}.{p}_exps", (count, *shapes[p]), "experts") for p in PROJECTIONS]
     return found + [Wanted(expert_name(layer, e, p), shapes[p], "matrix") for p in PROJECTIONS for e in range(count)]
+
+
+def _shared_tensors(layer: int, mixture: MixtureConfig, width: int) -> list[Wanted]:
+    inner = mixture.shared_width
+    if not inner:
+        return []
+    shapes = {"router": (1, width), "gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+    return [Wanted(f"{layer}.shared_{name}", shape, "matrix") for name, shape in shapes.items()]
 
 
 def expert_name(layer: int, expert: int, projection: str) -> str:

@@ -29,6 +29,21 @@ NAMES: dict[str, tuple[str, str]] = {
     "{n}.gate": ("blk.{n}.ffn_gate.weight", "model.layers.{n}.mlp.gate_proj.weight"),
     "{n}.up": ("blk.{n}.ffn_up.weight", "model.layers.{n}.mlp.up_proj.weight"),
     "{n}.down": ("blk.{n}.ffn_down.weight", "model.layers.{n}.mlp.down_proj.weight"),
+    "{n}.qkv": ("blk.{n}.attn_qkv.weight", "model.layers.{n}.linear_attn.in_proj_qkv.weight"),
+    "{n}.z": ("blk.{n}.attn_gate.weight", "model.layers.{n}.linear_attn.in_proj_z.weight"),
+    "{n}.qkvz": ("blk.{n}.ssm_in.weight", "model.layers.{n}.linear_attn.in_proj_qkvz.weight"),
+    "{n}.alpha": ("blk.{n}.ssm_alpha.weight", "model.layers.{n}.linear_attn.in_proj_a.weight"),
+    "{n}.beta": ("blk.{n}.ssm_beta.weight", "model.layers.{n}.linear_attn.in_proj_b.weight"),
+    "{n}.ba": ("blk.{n}.ssm_ba.weight", "model.layers.{n}.linear_attn.in_proj_ba.weight"),
+    "{n}.conv": ("blk.{n}.ssm_conv1d.weight", "model.layers.{n}.linear_attn.conv1d.weight"),
+    "{n}.decay": ("blk.{n}.ssm_a", "model.layers.{n}.linear_attn.A_log"),
+    "{n}.dt_bias": ("blk.{n}.ssm_dt.bias", "model.layers.{n}.linear_attn.dt_bias"),
+    "{n}.state_norm": ("blk.{n}.ssm_norm.weight", "model.layers.{n}.linear_attn.norm.weight"),
+    "{n}.out": ("blk.{n}.ssm_out.weight", "model.layers.{n}.linear_attn.out_proj.weight"),
+    "{n}.shared_router": ("blk.{n}.ffn_gate_inp_shexp.weight", "model.layers.{n}.mlp.shared_expert_gate.weight"),
+    "{n}.shared_gate": ("blk.{n}.ffn_gate_shexp.weight", "model.layers.{n}.mlp.shared_expert.gate_proj.weight"),
+    "{n}.shared_up": ("blk.{n}.ffn_up_shexp.weight", "model.layers.{n}.mlp.shared_expert.up_proj.weight"),
+    "{n}.shared_down": ("blk.{n}.ffn_down_shexp.weight", "model.layers.{n}.mlp.shared_expert.down_proj.weight"),
     "{n}.router": ("blk.{n}.ffn_gate_inp.weight", "model.layers.{n}.mlp.gate.weight"),
     "{n}.gate_exps": ("blk.{n}.ffn_gate_exps.weight", ""),
     "{n}.up_exps": ("blk.{n}.ffn_up_exps.weight", ""),
@@ -46,6 +61,35 @@ _LAYER, _EXPERT = re.compile(r"^(\d+)\."), re.compile(r"expert\.(\d+)\.")
 
 # computed from the config instead; old checkpoints store it
 NOT_NEEDED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|blk\.\d+\.attn_rot_embd")
+# heads that predict further tokens are loaded on demand (mtp.py)
+DRAFT = re.compile(r"mtp\..+|blk\.(\d+)\..+")
+
+
+def is_draft(name: str, layers: int) -> bool:
+    """Is a stored tensor part of a draft head, given the number of the model's own layers?"""
+    found = DRAFT.fullmatch(name)
+    return found is not None and (found[1] is None or int(found[1]) >= layers)
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """A matrix that is several: `groups` equal runs of rows, each with rows of the first part, the second, and so on.
+
+    `runs`: (our name of a part, rows of it in a group). Names that come twice are one part: all rows of the first run,
+    then all of the second. Rows do not depend on each other, so this holds for every storage type.
+    """
+
+    groups: int
+    runs: tuple[tuple[str, int], ...]
+
+    def rows_of(self, name: str) -> int:
+        """Rows of a part."""
+        return self.groups * sum(size for part, size in self.runs if part == name)
+
+    @property
+    def names(self) -> list[str]:
+        """The parts, in order."""
+        return list(dict.fromkeys(name for name, _ in self.runs))
 
 
 @dataclass(frozen=True)
@@ -53,12 +97,21 @@ class Wanted:
     """A tensor that a model needs. `name` is ours; `shape` rows first.
 
     `use`: matrix (multiplied, may be packed) | experts (a stack of matrices, see mixture.py) | table (rows are
-    looked up) | vector (small, becomes f32).
+    looked up) | vector (small, becomes f32). A matrix of one row may be stored as a vector.
+    `stored`: the checkpoint's name where the table's does not hold. `split`: the parts that a matrix is cut into.
+    `change`, of a vector: "plus one" (norms that are centred on zero) | "decay" (-exp of what is stored).
     """
 
     name: str
     shape: tuple[int, ...]
     use: str
+    stored: str = ""
+    split: RowSplit | None = None
+    change: str = ""
+
+    def stored_name(self, kind: str) -> str:
+        """The checkpoint's name in this kind of file."""
+        return self.stored or stored_name(self.name, kind)
 
 
 def stored_name(name: str, kind: str) -> str:

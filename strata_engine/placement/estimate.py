@@ -3,6 +3,7 @@
 weights     every matrix in the layout of its kernels, all else as stored; a tied embedding counts twice (rows to look
             up in the file, and the packed head)
 kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type
+state       what recurrent layers keep of each sequence, whatever its length
 workspace   activations of the largest step, and one row of logits for each sequence
 Error: the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
@@ -14,12 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata_engine.config import EngineConfig
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.placement.mixture import ExpertUse, expert_use
+from strata_engine.placement.states import held_shape, is_draft, shared_row, state_use
 from strata_engine.units import format_bytes
 from strata_kernels.packing import packed_bytes
 
@@ -49,11 +51,12 @@ class Estimate:
     pool_tokens: int
     largest_context_tokens: int
     context_why: str
+    state_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """All uses together."""
-        return self.weights_bytes + self.kv_bytes + self.workspace_bytes
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.workspace_bytes
 
     @property
     def fits(self) -> bool:
@@ -72,6 +75,8 @@ class _Shape:
     train_context_tokens: int
     weights_bytes: int
     elements: int
+    slot_bytes: int  # of a sequence in recurrent layers
+    state_row: int  # floats of a row in such a layer
 
 
 def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
@@ -83,7 +88,8 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
     token = shape.kv_rows * KV_ELEMENT_BYTES[config.kv_type]
     workspace = _workspace_bytes(shape, config)
-    room = max(0, free_bytes - weights - workspace)
+    states = config.max_sequences * shape.slot_bytes
+    room = max(0, free_bytes - weights - workspace - states)
     largest = min(shape.train_context_tokens, _whole_pages(room // token, config))
     context, why = _context(shape, config, room, int(free_bytes * KV_SHARE), token)
     pool = _pool_tokens(context, config, min(room, int(free_bytes * KV_SHARE)), token)
@@ -98,6 +104,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
         pool_tokens=pool,
         largest_context_tokens=largest,
         context_why=why,
+        state_bytes=states,
     )
 
 
@@ -105,9 +112,10 @@ def require_fit(priced: Estimate) -> None:
     """Raises OutOfMemory with all numbers when the estimate does not fit."""
     if priced.fits:
         return
+    states = f"states {format_bytes(priced.state_bytes)}, " if priced.state_bytes else ""
     text = (
         f"{format_bytes(priced.total_bytes)} needed (weights {format_bytes(priced.weights_bytes)}, keys and values "
-        f"{format_bytes(priced.kv_bytes)} for {priced.context_tokens} tokens, workspace "
+        f"{format_bytes(priced.kv_bytes)} for {priced.context_tokens} tokens, {states}workspace "
         f"{format_bytes(priced.workspace_bytes)}), {format_bytes(priced.free_bytes)} free"
     )
     largest = priced.largest_context_tokens
@@ -146,31 +154,34 @@ def _whole_pages(tokens: int, config: EngineConfig) -> int:
 def _workspace_bytes(shape: _Shape, config: EngineConfig) -> int:
     rows = max(config.batch_rows, config.max_sequences)
     attention = shape.width + 2 * shape.query_rows + 2 * shape.width
-    row = 4 * (shape.width + max(attention, shape.width + 2 * shape.inner, shape.width + shape.expert_row))
+    inner = shape.width + max(2 * shape.inner, shape.expert_row, shape.state_row)
+    row = 4 * (shape.width + max(attention, inner))
     return rows * row + 4 * config.max_sequences * (shape.vocab + shape.width)
 
 
 def _shape(source: WeightSource, packed: bool) -> _Shape:
-    tensors = source.tensors()
+    tensors = {name: meta for name, meta in source.tensors().items() if not is_draft(source, name)}
     embed = next((tensors[n] for n in _EMBED if n in tensors), None)
     kv_rows = sum(meta.shape[0] for meta in _matching(tensors, _KEY_VALUE))
     where = source.paths[0] if source.paths else source.kind
     if embed is None or len(embed.shape) != 2 or not kv_rows:
         raise UsageError(f"{where}: no embedding and attention tensors of a known name; cannot estimate its memory")
     head = _matrix_bytes(embed) if packed else embed.nbytes
-    held = sum(_matrix_bytes(m) if packed and m is not embed else m.nbytes for m in tensors.values())
+    held = sum(_held_bytes(n, m) if packed and m is not embed else m.nbytes for n, m in tensors.items())
     tied = not any(name in tensors for name in _HEAD)
-    use = expert_use(source)
+    use, states = expert_use(source), state_use(source)
     return _Shape(
         vocab=embed.shape[0],
         width=embed.shape[1],
         query_rows=max((m.shape[0] for m in _matching(tensors, _QUERY)), default=embed.shape[1]),
         kv_rows=kv_rows,
         inner=max((m.shape[0] for m in _matching(tensors, _GATE)), default=0 if use else 4 * embed.shape[1]),
-        expert_row=_expert_row(use, embed.shape[1]),
+        expert_row=_expert_row(use, embed.shape[1]) + shared_row(source),
         train_context_tokens=_train_context(source),
         weights_bytes=held + (head if tied else 0),
         elements=sum(math.prod(meta.shape) for meta in tensors.values()),
+        slot_bytes=states.slot_bytes,
+        state_row=states.row,
     )
 
 
@@ -180,6 +191,10 @@ def _expert_row(use: ExpertUse | None, width: int) -> int:
         return 0
     quantised = 3 * (width + use.inner_width) // 4
     return use.used * (width + 2 * use.inner_width + quantised) + use.count
+
+
+def _held_bytes(name: str, meta: TensorMeta) -> int:
+    return _matrix_bytes(replace(meta, shape=held_shape(name, meta)))
 
 
 def _matrix_bytes(meta: TensorMeta) -> int:

@@ -12,7 +12,8 @@ def make_report(parts: Opened, meters: Meters) -> Report:
     memory = {
         "weights_packed_bytes": parts.loaded.packed_bytes,
         "weights_mapped_bytes": parts.loaded.mapped_bytes,
-        "kv_bytes": parts.memory.total_bytes,
+        "kv_bytes": parts.memory.total_bytes - parts.memory.state_bytes,
+        "state_bytes": parts.memory.state_bytes,
         "kv_used_bytes": parts.memory.used_bytes,
         "workspace_bytes": parts.priced.workspace_bytes,
         "estimated_bytes": parts.priced.total_bytes,

@@ -104,7 +104,7 @@ class LocalService:
             self._entries.pop(entry.model.reference, None)
         memory = entry.engine.report().memory
         entry.engine.close(timeout_s)
-        return sum(memory[key] for key in ("weights_packed_bytes", "weights_mapped_bytes", "kv_bytes"))
+        return sum(memory[key] for key in ("weights_packed_bytes", "weights_mapped_bytes", "kv_bytes", "state_bytes"))
 
     def stream(
         self,

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from strata_engine.formats.base import TensorMeta
+from tests.support import tiny_hybrid
 from tests.support.tiny_gguf import write_gguf
 
 # Tiny tensors gain nothing from threads, and on a busy machine their barriers cost most of the time.
@@ -27,7 +28,7 @@ BASE = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-OWN = {
+OWN: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"tie_word_embeddings": False, "head_dim": 32},
@@ -41,15 +42,17 @@ OWN = {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     },
+    **tiny_hybrid.OPTIONS,
 }
 CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    **tiny_hybrid.CLASSES,
 }
 FAMILIES = tuple(CLASSES)
-GGUF_ARCHITECTURES = {"qwen3_moe": "qwen3moe"}  # where it is not the name of the family
+GGUF_ARCHITECTURES = {"qwen3_moe": "qwen3moe", **tiny_hybrid.ARCHITECTURES}  # where it is not the name of the family
 
 
 def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTrainedModel:
@@ -133,6 +136,8 @@ def gguf_tensors(model: transformers.PreTrainedModel, family: str, fused: bool =
     """
     from strata_engine.models.names import NAMES
 
+    if family in tiny_hybrid.CLASSES:
+        return tiny_hybrid.gguf_tensors(model, family)
     config = model.config
     state = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
     heads = {".q": config.num_attention_heads, ".k": config.num_key_value_heads}
@@ -168,6 +173,8 @@ def _adjacent(rows: np.ndarray, heads: int) -> np.ndarray:
 def gguf_metadata(model: transformers.PreTrainedModel) -> dict[str, Any]:
     """The hyper-parameter keys of a decoder."""
     config = model.config
+    if hasattr(config, "linear_num_key_heads"):
+        return tiny_hybrid.gguf_metadata(config)
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     experts = {}
     if hasattr(config, "num_experts"):

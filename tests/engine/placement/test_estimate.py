@@ -11,7 +11,7 @@ import pytest
 from strata_engine.config import EngineConfig
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.open import open_weights
-from strata_engine.memory.layers import page_bytes
+from strata_engine.memory.layers import page_bytes, slot_bytes
 from strata_engine.models import find_model
 from strata_engine.models.load import load_model
 from strata_engine.placement.estimate import KV_SHARE, estimate, require_fit
@@ -29,6 +29,7 @@ def test_cache_bytes_are_those_of_the_model(checkpoints, family, kv_type):
     source = open_weights(checkpoints[family])
     priced = estimate(source, dataclasses.replace(CONFIG, kv_type=kv_type), PLENTY)
     layers = load_model(source, ReferenceOps()).model.memory()
+    assert priced.state_bytes == 4 * slot_bytes(layers)
     assert priced.kv_token_bytes * 32 == page_bytes(layers, 32, kv_type)
     assert priced.kv_bytes == priced.pool_tokens * priced.kv_token_bytes
     assert priced.train_context_tokens == find_model(source).configure(source).train_context_tokens
