@@ -85,7 +85,7 @@ class ModelConfig:
     mixture: MixtureConfig | None = None
     delta: DeltaConfig | None = None
     gated_attention: bool = False
-    draft_layers: int = 0  # blocks that predict further tokens (MTP); not among `layers`
+    draft_layers: int = 0  # blocks in the checkpoint that predict further tokens (MTP); not among `layers`
 
 
 def read_config(source: WeightSource, architecture: str, traits: Traits) -> ModelConfig:
@@ -95,6 +95,9 @@ def read_config(source: WeightSource, architecture: str, traits: Traits) -> Mode
         config = _from_gguf(source, Fields(source.metadata(), where), architecture, traits)
     else:
         config = _from_hf(Fields(source.metadata().get("config") or {}, where), architecture, traits)
+        # configs name draft blocks that a checkpoint may lack, and the other way round
+        drafts = any(name.startswith("mtp.fc.") for name in source.tensors())
+        config = replace(config, draft_layers=max(1, config.draft_layers) if drafts else 0)
     _check(config, where)
     return config
 

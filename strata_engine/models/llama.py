@@ -15,7 +15,7 @@ from strata_engine.models.blocks import Attention, Linear, Mlp, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import RowSplit, Wanted
 from strata_engine.models.rotary import make_rotary
-from strata_kernels.ops import Array, Ops, Rows, Weight
+from strata_kernels.ops import Array, Ops, Rotary, Rows, Weight
 
 
 class Mixer(Protocol):
@@ -106,6 +106,20 @@ class Llama:
         names = (f"{layer}.{projection}" for projection in ("gate", "up", "down"))
         parts = (Linear(weights[name], vectors.get(f"{name}_bias")) for name in names)
         return Mlp(vectors[f"{layer}.norm2"], *parts, eps=self.config.norm_eps)
+
+    @property
+    def ends(self) -> tuple[Weight, Weight]:
+        """The embedding table and the output head, which a draft head shares."""
+        return self._table, self._head.weight
+
+    @property
+    def rotary(self) -> Rotary:
+        """How queries and keys are rotated."""
+        return self._rotary
+
+    def final_norm(self, x: Array, ops: Ops, out: Array) -> None:
+        """out = what the head multiplies, for rows of the last residual stream. out may be x."""
+        ops.rms_norm(x, self._norm, self.config.norm_eps, out)
 
     def memory(self) -> list[LayerMemory | None]:
         """One key and one value for each kv head in every layer."""

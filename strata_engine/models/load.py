@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.events import Notice
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.formats.gguf_types import TYPES_BY_NAME
 from strata_engine.formats.quant import require_kernel
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
@@ -47,7 +48,9 @@ class Loaded:
 
 
 @dataclass
-class _Store:
+class Store:
+    """What was read, by our names, and its bytes as in Loaded."""
+
     weights: dict[str, Weight] = field(default_factory=dict)
     vectors: dict[str, Array] = field(default_factory=dict)
     packed_bytes: int = 0
@@ -58,15 +61,7 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
     """Read a whole checkpoint. Raises UsageError (unsupported), CorruptFile (missing, misshapen or damaged)."""
     kind = find_model(source)
     config = kind.configure(source)
-    wanted = kind.wanted(config, source)
-    metas = _match(source, wanted, ops.name)
-    total = sum(metas[w.name].nbytes for w in wanted)
-    store, done = _Store(), 0
-    for want in wanted:
-        _read(source, want, metas[want.name], ops, mmap, store)
-        done += metas[want.name].nbytes
-        if progress is not None:
-            progress(done, total)
+    store, metas = read_tensors(source, kind.wanted(config, source), ops, mmap, progress)
     return Loaded(
         model=kind(config, store.weights, store.vectors),
         parameters=sum(_elements(meta) for meta in metas.values()),
@@ -75,6 +70,21 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
         mapped_bytes=store.mapped_bytes,
         notices=_unused(source, metas.values(), config),
     )
+
+
+def read_tensors(
+    source: WeightSource, wanted: list[Wanted], ops: Ops, mmap: bool = True, progress: Progress | None = None
+) -> tuple[Store, dict[str, TensorMeta]]:
+    """Check all of `wanted`, then read one after the other; also what is stored, by our names. Raises as load_model."""
+    metas = _match(source, wanted, ops.name)
+    total = sum(metas[w.name].nbytes for w in wanted)
+    store, done = Store(), 0
+    for want in wanted:
+        _read(source, want, metas[want.name], ops, mmap, store)
+        done += metas[want.name].nbytes
+        if progress is not None:
+            progress(done, total)
+    return store, metas
 
 
 def _match(source: WeightSource, wanted: list[Wanted], kernels: str) -> dict[str, TensorMeta]:
@@ -106,7 +116,7 @@ def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str])
         raise UsageError(text, hint=f"supported: {', '.join(VECTOR_TYPES)}", details={"tensor": meta.name})
 
 
-def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: _Store) -> None:
+def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: Store) -> None:
     data = np.frombuffer(source.read(meta.name), np.uint8)
     if want.use == "vector":
         values = _CHANGES[want.change](_floats(data, meta.type))
@@ -121,6 +131,10 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
     if want.split is not None:
         _read_parts(want.split, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, store)
         return
+    if want.use == "halves":
+        for name, part in zip(half_names(want.name), _halves(data, want, meta), strict=True):
+            _keep(name, Weight(meta.type, rows, cols // 2, part), ops, False, store)
+        return
     if want.use == "matrix":
         _keep(want.name, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, mmap, store)
         return
@@ -129,7 +143,7 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
     _count(kept, mmap and kept.data is table, store)
 
 
-def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: _Store) -> None:
+def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: Store) -> None:
     """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
     stored = stored if mmap else replace(stored, data=stored.data[:].copy())
     kept = store.weights[name] = ops.pack(stored)
@@ -139,7 +153,7 @@ def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: _Store) -> Non
     _count(kept, mmap and kept.data is stored.data, store)
 
 
-def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: _Store) -> None:
+def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: Store) -> None:
     """Pack the parts of a matrix; each is copied out of the file first, since its rows do not lie together there."""
     groups = stored.data.reshape(split.groups, stored.rows // split.groups, -1)
     runs: dict[str, list[NDArray[np.uint8]]] = {}
@@ -156,7 +170,21 @@ def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: _Store) -> Non
         forget(stored.data)
 
 
-def _count(weight: Weight, mapped: bool, store: _Store) -> None:
+def half_names(name: str) -> tuple[str, str]:
+    """Our names of the left and the right columns of a matrix whose input is two vectors side by side."""
+    return f"{name}.left", f"{name}.right"
+
+
+def _halves(data: NDArray[np.uint8], want: Wanted, meta: TensorMeta) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    rows, cols = want.shape
+    if cols // 2 % TYPES_BY_NAME[meta.type].elements:
+        text = f"{meta.path}: half of the {cols} columns of {meta.name} is not whole blocks of {meta.type}"
+        raise UsageError(text, details={"tensor": meta.name})
+    both = data.reshape(rows, 2, -1)
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def _count(weight: Weight, mapped: bool, store: Store) -> None:
     if mapped:
         store.mapped_bytes += weight.data.nbytes
     else:

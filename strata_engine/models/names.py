@@ -52,6 +52,12 @@ NAMES: dict[str, tuple[str, str]] = {
     "{n}.expert.{e}.gate": ("", "model.layers.{n}.mlp.experts.{e}.gate_proj.weight"),
     "{n}.expert.{e}.up": ("", "model.layers.{n}.mlp.experts.{e}.up_proj.weight"),
     "{n}.expert.{e}.down": ("", "model.layers.{n}.mlp.experts.{e}.down_proj.weight"),
+    "{n}.draft": ("blk.{n}.nextn.eh_proj.weight", "mtp.fc.weight"),
+    "{n}.draft_embed_norm": ("blk.{n}.nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"),
+    "{n}.draft_hidden_norm": ("blk.{n}.nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"),
+    "{n}.draft_norm": ("blk.{n}.nextn.shared_head_norm.weight", "mtp.norm.weight"),
+    "{n}.draft_embed": ("blk.{n}.nextn.embed_tokens.weight", "mtp.embed_tokens.weight"),
+    "{n}.draft_head": ("blk.{n}.nextn.shared_head_head.weight", "mtp.lm_head.weight"),
     "{n}.gate_bias": ("blk.{n}.ffn_gate.bias", "model.layers.{n}.mlp.gate_proj.bias"),
     "{n}.up_bias": ("blk.{n}.ffn_up.bias", "model.layers.{n}.mlp.up_proj.bias"),
     "{n}.down_bias": ("blk.{n}.ffn_down.bias", "model.layers.{n}.mlp.down_proj.bias"),
@@ -97,7 +103,8 @@ class Wanted:
     """A tensor that a model needs. `name` is ours; `shape` rows first.
 
     `use`: matrix (multiplied, may be packed) | experts (a stack of matrices, see mixture.py) | table (rows are
-    looked up) | vector (small, becomes f32). A matrix of one row may be stored as a vector.
+    looked up) | vector (small, becomes f32) | halves (a matrix whose left and right columns become two).
+    A matrix of one row may be stored as a vector.
     `stored`: the checkpoint's name where the table's does not hold. `split`: the parts that a matrix is cut into.
     `change`, of a vector: "plus one" (norms that are centred on zero) | "decay" (-exp of what is stored).
     """

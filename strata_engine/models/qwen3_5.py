@@ -18,7 +18,7 @@ from strata_engine.models.names import Wanted
 from strata_engine.models.qwen3_moe import Qwen3Moe
 from strata_kernels.ops import Array, Weight
 
-_CENTRED = ("norm", "norm1", "norm2", "q_norm", "k_norm")
+_CENTRED = ("norm", "norm1", "norm2", "q_norm", "k_norm", "draft_embed_norm", "draft_hidden_norm", "draft_norm")
 
 
 class Qwen35(Llama):

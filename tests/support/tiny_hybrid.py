@@ -7,11 +7,13 @@ order in the table is found.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 import transformers
+from transformers.modeling_layers import MtpModel
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
@@ -85,16 +87,55 @@ _LAYER = {
 }
 
 
-def gguf_tensors(model: transformers.PreTrainedModel, family: str, legacy: bool = False) -> dict[str, np.ndarray]:
-    """Under GGUF names, with GGUF's values. `legacy`: Qwen3-Next's fused projection stays whole (ssm_in)."""
+_DRAFT = {
+    "mtp.fc.weight": "nextn.eh_proj.weight",
+    "mtp.pre_fc_norm_embedding.weight": "nextn.enorm.weight",
+    "mtp.pre_fc_norm_hidden.weight": "nextn.hnorm.weight",
+    "mtp.norm.weight": "nextn.shared_head_norm.weight",
+}
+
+
+def draft_head(model: transformers.PreTrainedModel, seed: int = 3) -> tuple[MtpModel, dict[str, torch.Tensor]]:
+    """transformers' draft head for a model, and its tensors under the names of published checkpoints."""
+    model.config.num_mtp_layers, model.config.mtp_layer_types = 1, ["full_attention"]
+    head = MtpModel(model, 1).float().eval()
+    generator = torch.Generator().manual_seed(seed)
+    layer = head.layers[0]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_((0.1 if parameter.dim() == 1 else 0.08) * noise)
+    tops = {
+        "eh_proj": "mtp.fc", "enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
+        "post_norm": "mtp.norm", "mtp_block": "mtp.layers.0",
+    }  # fmt: skip
+    parts = ((name.partition("."), tensor) for name, tensor in layer.state_dict().items())
+    return head, {f"{tops[top]}.{rest}": tensor for (top, _, rest), tensor in parts}
+
+
+def gguf_tensors(
+    model: transformers.PreTrainedModel,
+    family: str,
+    legacy: bool = False,
+    draft: Mapping[str, torch.Tensor] | None = None,
+) -> dict[str, np.ndarray]:
+    """Under GGUF names, with GGUF's values. `legacy`: Qwen3-Next's fused projection stays whole (ssm_in).
+
+    `draft`: tensors of a draft head, which becomes one block more.
+    """
     config = model.config
     found: dict[str, np.ndarray] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in {**model.state_dict(), **(draft or {})}.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         value = tensor.detach().float().numpy()
-        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
-        stored = f"blk.{layer[1]}.{_LAYER[layer[2]]}" if layer else _TOP[name]
+        block = f"blk.{config.num_hidden_layers}."
+        plain = name.replace("mtp.layers.0.", f"model.layers.{config.num_hidden_layers}.")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", plain)
+        if name in _DRAFT:
+            stored = block + _DRAFT[name]
+        else:
+            stored = f"blk.{layer[1]}.{_LAYER[layer[2]]}" if layer else _TOP[name]
         value = _changed(name, value)
         if family != "qwen3_next":
             value = _tiled(name, value, config)
@@ -110,7 +151,7 @@ def _changed(name: str, value: np.ndarray) -> np.ndarray:
         return value[:, 0]
     if name.endswith("shared_expert_gate.weight"):
         return value[0]
-    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+    if re.search(r"norm(_hidden|_embedding)?\.weight$", name) and not name.endswith("linear_attn.norm.weight"):
         return value + 1
     return value
 

@@ -47,7 +47,9 @@ class Lesson:
 
     def trainer(self, name: str, values: Parameters, steps: int, loss, report) -> Trainer:
         self.log(f"{name}: {sum(v.numel() for v in values.values())} parameters")
-        return Trainer(name, values, Recipe(steps, self.args.rate), loss, report, self.args.work / f"{name}.pt", self.log)
+        return Trainer(
+            name, values, Recipe(steps, self.args.rate), loss, report, self.args.work / f"{name}.pt", self.log
+        )
 
 
 def weighted_loss(rows: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
