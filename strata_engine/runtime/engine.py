@@ -27,7 +27,7 @@ from strata_engine.runtime.active import Active
 from strata_engine.runtime.api import Load, Report, Sink
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, open_parts
-from strata_engine.runtime.prompt import make_prompt, make_reader
+from strata_engine.runtime.prompt import Limits, make_prompt, make_reader
 from strata_engine.runtime.report import make_report
 from strata_engine.runtime.sampler import Chooser, check_params
 from strata_engine.runtime.scheduler import Piece, Work
@@ -69,7 +69,7 @@ class Engine:
         """Start a sequence. Raises RequestRefused, ContextExceeded, QueueFull; later faults come as Failed events."""
         parts = self.parts
         check_params(params, self.vocab_size)
-        prompt = make_prompt(request, parts.rules, parts.eos, self.vocab_size)
+        prompt = make_prompt(request, parts.rules, Limits(parts.eos, self.vocab_size, self.context_tokens))
         reader = make_reader(prompt, parts.rules, params)
         limit = self.context_tokens
         if params.max_tokens is not None:

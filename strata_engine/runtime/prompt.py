@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import SamplingParams
-from strata_engine.errors import RequestRefused
+from strata_engine.errors import ContextExceeded, RequestRefused
 from strata_engine.events import Notice, Reasoning, Text, Token
 from strata_engine.text.base import ReplyReader, TextRules, Tokenizer
 from strata_engine.text.reader import StreamReader
@@ -28,8 +28,19 @@ class Prompt:
     notices: tuple[Notice, ...] = ()
 
 
-def make_prompt(request: ChatRequest | TokenRequest, rules: TextRules, eos: frozenset[int], vocab_size: int) -> Prompt:
-    """`eos`: the checkpoint's own end ids. Raises RequestRefused."""
+@dataclass(frozen=True)
+class Limits:
+    """Of one loaded model: the checkpoint's own end ids, rows of its output head, longest sequence."""
+
+    eos: frozenset[int]
+    vocab_size: int
+    context_tokens: int
+
+
+def make_prompt(request: ChatRequest | TokenRequest, rules: TextRules, limits: Limits) -> Prompt:
+    """Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised."""
+    eos, vocab_size = limits.eos, limits.vocab_size
+    _refuse_hopeless(request, rules.tokenizer, limits.context_tokens)
     if isinstance(request, ChatRequest):
         return _chat_prompt(request, rules, eos)
     ids = _raw_ids(request, rules.tokenizer)
@@ -40,6 +51,24 @@ def make_prompt(request: ChatRequest | TokenRequest, rules: TextRules, eos: froz
     if not ids:
         raise RequestRefused("the prompt is empty and the model has no start token", hint="give at least one token")
     return Prompt(tuple(ids), eos)
+
+
+def _refuse_hopeless(request: ChatRequest | TokenRequest, tokenizer: Tokenizer | None, context_tokens: int) -> None:
+    """Tokenising 30 MB takes half a minute: refuse a text that cannot fit even if every token were the longest one."""
+    if isinstance(request, TokenRequest):
+        chars = len(request.text or "")
+    else:  # what every template keeps: blanks around a message and thoughts of earlier replies may be dropped
+        kept = [m for m in request.messages if m.role != "assistant"]
+        chars = sum(len(part.text.strip()) for m in kept for part in m.parts)
+    if tokenizer is None or chars < context_tokens:
+        return
+    least = tokenizer.least_tokens(chars)
+    if least >= context_tokens:
+        raise ContextExceeded(
+            f"the prompt of {chars} characters has at least {least} tokens, the context holds {context_tokens}",
+            hint="shorten the prompt or load the model with a larger context (--ctx)",
+            details={"n_prompt_tokens": least, "n_ctx": context_tokens},
+        )
 
 
 def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int]) -> Prompt:

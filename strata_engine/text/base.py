@@ -22,6 +22,10 @@ class Tokenizer(Protocol):
         """Ids without BOS. `special`: control tokens spelled in the text become their ids; else they stay text."""
         ...
 
+    def least_tokens(self, chars: int) -> int:
+        """No text of so many characters gives fewer ids. Cheap; 0 when nothing can be said."""
+        ...
+
     def piece(self, token_id: int) -> bytes:
         """The exact bytes of one id; of a control token its spelling."""
         ...
