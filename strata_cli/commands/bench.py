@@ -28,9 +28,9 @@ class BenchGroup(TyperGroup):
     default_command = "speed"  # read by completion, too
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As the base class, with `speed` put in front unless another subcommand or --help comes first."""
+        """As the base class, with `speed` put in front unless another subcommand comes first."""
         first = args[0] if args else ""
-        if first not in self.commands and first != "--help":
+        if first not in self.commands:
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
@@ -68,7 +68,10 @@ def speed(
     form: Annotated[str | None, typer.Option("-o", metavar="|".join(FORMATS), help="Form of the result")] = None,
     file: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the result there")] = None,
 ) -> int:
-    """Measure prompt and generation speed. Lists and ranges: 128,512  1-8+1  1-64*2; all combinations run."""
+    """Measure prompt and generation speed. Lists and ranges: 128,512  1-8+1  1-64*2; all combinations run.
+
+    `llmrun bench` alone means `llmrun bench speed`; `llmrun bench serve --help` is about running servers.
+    """
     app = App.of(context)
     wanted = plans.combine(
         plans.numbers(prompt, "-p"), plans.numbers(generate, "-n"), plans.pairs(both or []), plans.numbers(depth, "-d")

@@ -64,7 +64,9 @@ class Session:
 
     def _measure(self, parts: Opened, config: EngineConfig) -> Iterator[Row]:
         threads = config.threads or parts.device.cores
-        setting = Setting(threads, config.batch_rows, config.kv_type, config.kernels, config.mode)
+        taken = {choice.what: choice.taken for choice in parts.choices}  # what runs: "auto" is only what was asked
+        kernels, mode = taken.get("kernels", config.kernels), taken.get("mode", config.mode)
+        setting = Setting(threads, config.batch_rows, config.kv_type, kernels, mode)
         measurer = Measurer(parts.executor, parts.memory, parts.loaded.model.config.vocab_size)
         for test in self.plan.tests:
             self._said(f"{test.label}, {threads} threads, {self.plan.repetitions} repetitions")
