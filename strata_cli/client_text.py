@@ -24,6 +24,10 @@ class RemoteTokenizer:
         body = {"model": self._model, "content": text, "parse_special": special, "add_special": False}
         return self._ask("/tokenize", body)["tokens"]
 
+    def least_tokens(self, chars: int) -> int:
+        """0: only the server knows its vocabulary."""
+        return 0
+
     def piece(self, token_id: int) -> bytes:
         """The exact bytes of one id."""
         return self._look(token_id)[0]
