@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 5
+#define LLMRUN_ABI 6
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -78,6 +78,14 @@ enum LlmrunCode {
                                // n[9]: 1 = all slots read row 0 of x                 flags: 2 = 16-bit activations
   LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0     flags: 2 = 16-bit activations
   LLMRUN_EXPERT_COMBINE = 19,  // n: R k W             p: values place weights out    flags: 1 = add to out
+  // Recurrent layers. S state slots, B sequences; p[0..2] = positions sequences (i32[R]) states (i32[B]: slot of each
+  // sequence). Rows of a sequence are consecutive, and so are their positions; position 0 starts from zeros.
+  LLMRUN_SHORT_CONV = 20,  // n: R S B C k dilation    p: .. x taps[k, C] past[S, (k-1) dilation, C]|0 out   flags: 1 = SiLU
+  LLMRUN_DELTA_RULE = 21,  // n: R S B Hk Hv Dk Dv     p: .. qkv a b decay dt_bias state out   flags: 1 = v-head h reads
+                           //                          k-head h % Hk, else h / (Hv / Hk)
+  LLMRUN_GATED_NORM = 22,  // n: R W                   p: x weight gate out   f: eps   flags: 1 = sigmoid, else SiLU
+  LLMRUN_SIGMOID_MUL = 23, // n: count                 p: x gate out
+  LLMRUN_ADD_SCALED = 24,  // n: R W                   p: x gate[R] out       (out += sigmoid(gate) x)
   // Residual streams, hashed n-grams, block-sparse attention. G tokens of a block, k blocks, J rows of the table a token.
   LLMRUN_STREAM_NORM = 60,  // n: R S W                p: x weight[S, W] out   f: eps
   LLMRUN_SILU_SCALED = 61,  // n: count                p: x out               f: scale
@@ -105,6 +113,7 @@ enum LlmrunStatus {
   LLMRUN_NO_MEMORY = 5,
   LLMRUN_BAD_PROGRAM = 6,
   LLMRUN_BAD_EXPERT = 7,    // expert_plan: id of no expert
+  LLMRUN_BAD_STATE = 8,     // recurrent: a sequence or its slot out of range, or its rows not consecutive
 };
 
 typedef struct LlmrunOp {

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 5
+ABI = 6
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -25,9 +25,11 @@ TYPES = {
 EMBED, RMS_NORM, QUANTIZE, LINEAR, SILU_MUL, ADD, ROPE_TABLE, ROPE, KV_STORE, ATTENTION, GATHER = range(11)
 ARGMAX, LOG_SOFTMAX, PACK = range(11, 14)
 EXPERT_ROUTE, EXPERT_PLAN, EXPERT_INPUT, EXPERT_LINEAR, EXPERT_HIDDEN, EXPERT_COMBINE = range(14, 20)
+SHORT_CONV, DELTA_RULE, GATED_NORM, SIGMOID_MUL, ADD_SCALED = range(20, 25)
 STREAM_NORM, SILU_SCALED, STREAM_MIX, STREAM_ADD, STREAM_GATE, NGRAM_ROWS, SHARD_ROWS = range(60, 67)
 INDEX_STORE, INDEX_SELECT, SPARSE_ATTENTION = range(67, 70)
 ADD_TO_OUT, FINE, RENORMALISE = 1, 2, 4
+WITH_SILU, TILED_HEADS, WITH_SIGMOID = 1, 1, 1
 
 STATUS = {
     1: "embed: an id lies outside the table",
@@ -37,6 +39,7 @@ STATUS = {
     5: "out of memory for the kernels' scratch",
     6: "the program could not run",
     7: "experts: a chosen id is no expert",
+    8: "recurrent layer: a sequence's rows are not consecutive, or its state slot is out of range or taken twice",
 }
 
 _FILES = {"win32": "llmrun_cpu.dll", "darwin": "libllmrun_cpu.dylib"}

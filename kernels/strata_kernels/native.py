@@ -70,6 +70,7 @@ class NativeOps(DeltaOps, NativeStreamOps):
         """Loads the library and starts the threads."""
         if activation_bits not in (8, 16):
             raise ValueError(f"activation_bits must be 8 or 16, not {activation_bits}")
+        super().__init__()
         self.activation_bits = activation_bits
         self._library = load(library_path)
         self._functions = self._library.functions

@@ -60,7 +60,7 @@ class NativeStep:
         if status == 0:
             return
         text = STATUS.get(status, f"native status {status}")
-        if status in (1, 2, 3, 4, 7):
+        if status in (1, 2, 3, 4, 7, 8):
             raise IndexError(text)
         if status == 5:
             raise MemoryError(text)

@@ -80,6 +80,20 @@ void check_attention(const LlmrunOp& op) {
   if (op.n[1] > 4096 || op.n[3] > 4096) refuse(op, "more than 4096 heads or head elements");
 }
 
+void check_short_conv(const LlmrunOp& op) {
+  positive(op, 0, 6);
+  if (op.n[4] > MOST_TAPS || op.n[5] > 1024) refuse(op, "more taps or dilation than the kernels take");
+  present(op, 5);
+  if (!op.p[6] || (op.n[4] > 1 && !op.p[5])) refuse(op, "past or output is null");
+}
+
+void check_delta_rule(const LlmrunOp& op) {
+  positive(op, 0, 7);
+  present(op, 10);
+  if (op.n[4] % op.n[3]) refuse(op, "value heads are no multiple of key heads");
+  if (op.n[5] > 4096 || op.n[6] > 4096) refuse(op, "more than 4096 head elements");
+}
+
 }  // namespace
 
 void check_op(const LlmrunOp& op) {
@@ -115,6 +129,11 @@ void check_op(const LlmrunOp& op) {
     case LLMRUN_EXPERT_LINEAR: return check_expert_linear(op);
     case LLMRUN_EXPERT_HIDDEN: positive(op, 0, 2); present(op, 3); return check_blocks(op, op.n[1], op.p[3]);
     case LLMRUN_EXPERT_COMBINE: positive(op, 0, 3); return present(op, 4);
+    case LLMRUN_SHORT_CONV: return check_short_conv(op);
+    case LLMRUN_DELTA_RULE: return check_delta_rule(op);
+    case LLMRUN_GATED_NORM: positive(op, 0, 2); return present(op, 4);
+    case LLMRUN_SIGMOID_MUL: positive(op, 0, 1); return present(op, 3);
+    case LLMRUN_ADD_SCALED: positive(op, 0, 2); return present(op, 3);
     case LLMRUN_PACK:
       positive(op, 0, 2);
       present(op, 2);

@@ -34,6 +34,14 @@ struct AttentionPlan {
   float* partials;
 };
 
+// The rows of one sequence in a step with recurrent layers.
+struct Run {
+  int32_t row;
+  int32_t rows;
+  int32_t position;  // of the first row; 0: the state starts from zeros
+  int32_t slot;
+};
+
 struct Job {
   const LlmrunOp* op;
   int64_t begin;  // units
@@ -41,6 +49,7 @@ struct Job {
   uint8_t* scratch;  // of this worker
   int32_t* status;   // set to a LlmrunStatus by report()
   const AttentionPlan* plan;
+  const Run* runs;  // recurrent ops
 };
 
 static inline void report(const Job& job, int32_t status) { __atomic_store_n(job.status, status, __ATOMIC_RELAXED); }
@@ -49,17 +58,28 @@ using Kernel = void (*)(const Job&);
 
 // One build's kernels. Units: rows, except linear (16-row groups x row panels), attention (see AttentionPlan),
 // attention_merge (row x head), silu_mul and add (chunks of 1024 elements), rope (rows), expert_input and expert_hidden
-// (slots), expert_linear (16-row groups x experts with rows).
+// (slots), expert_linear (16-row groups x experts with rows), short_conv (runs x CONV_CHANNELS channels), delta_rule (runs x
+// v-heads x parts of their columns), gated_norm and add_scaled (rows), sigmoid_mul (chunks).
 struct KernelTable {
   const char* name;
   int32_t tile;  // rows a matrix tile holds; panels are multiples of it
   Kernel rms_norm, quantize, linear, silu_mul, add, rope, kv_store, attention, attention_merge, argmax, log_softmax;
   Kernel expert_route, expert_input, expert_linear, expert_hidden, expert_combine;
   Kernel stream_norm, silu_scaled, stream_mix, stream_add, stream_gate, index_store, index_select, sparse_attention;
+  Kernel short_conv, delta_rule, gated_norm, sigmoid_mul, add_scaled;
 };
 
 constexpr int64_t CHUNK_ELEMENTS = 1024;
 constexpr int64_t SPARSE_TOKENS = 32;  // of sparse attention whose softmax is taken together; numeric contract
+constexpr int64_t CONV_CHANNELS = 512;
+// A v-head's state [Dk, Dv] is kept as blocks of 32 columns (the last may be narrower), each [Dk][columns]: a block stays
+// in the first-level cache while rows stream past.
+constexpr int64_t STATE_COLUMNS = 32;
+constexpr int64_t DELTA_ROWS = 32;  // rows whose keys and queries are made ready together
+
+static inline int64_t state_blocks(int64_t value_width) { return (value_width + STATE_COLUMNS - 1) / STATE_COLUMNS; }
+
+int64_t delta_scratch_bytes(const LlmrunOp& op);
 
 // Rows of one attention group for `per_head` query heads on a kv head.
 static inline int64_t attention_rows(int64_t per_head) {

@@ -42,6 +42,9 @@ Cost cost_of(const LlmrunOp& op) {
     case LLMRUN_EXPERT_HIDDEN: return {n[0], 0.8 * static_cast<double>(n[1])};
     case LLMRUN_EXPERT_COMBINE: return {n[0], 0.1 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_LOG_SOFTMAX: return {n[0], 0.8 * static_cast<double>(n[1])};
+    case LLMRUN_GATED_NORM: return {n[0], 10 + 0.5 * static_cast<double>(n[1])};
+    case LLMRUN_SIGMOID_MUL: return {(n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS, 500};
+    case LLMRUN_ADD_SCALED: return {n[0], 20 + 0.1 * static_cast<double>(n[1])};
     default: return {groups_of(n[0]), 16 * static_cast<double>(n[1])};  // pack
   }
 }
@@ -123,6 +126,10 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_EXPERT_LINEAR: return add_expert_products(table, const_cast<LlmrunOp*>(&op));
     case LLMRUN_EXPERT_HIDDEN: return plain(table.expert_hidden);
     case LLMRUN_EXPERT_COMBINE: return plain(table.expert_combine);
+    case LLMRUN_SHORT_CONV: case LLMRUN_DELTA_RULE: return add_recurrent(table, const_cast<LlmrunOp*>(&op));
+    case LLMRUN_GATED_NORM: return plain(table.gated_norm);
+    case LLMRUN_SIGMOID_MUL: return plain(table.sigmoid_mul);
+    case LLMRUN_ADD_SCALED: return plain(table.add_scaled);
     case LLMRUN_ATTENTION: break;
     default: return add_streams(table, op);  // by check_op
   }
@@ -183,6 +190,7 @@ void Program::place_partials(const LlmrunOp& op) {
 
 void Program::prepare(Phase* phase) {
   if (phase->op->code == LLMRUN_EXPERT_LINEAR) return prepare_experts(phase);
+  if (phase->op->code == LLMRUN_SHORT_CONV || phase->op->code == LLMRUN_DELTA_RULE) return prepare_recurrent(phase);
   if (phase->merges) {
     phase->units = plan_.split ? plan_.count * phase->op->n[2] : 0;
     const double cost = static_cast<double>(phase->op->n[0] * phase->op->n[1]) * 100;
@@ -208,7 +216,7 @@ void Program::prepare(Phase* phase) {
 }
 
 Job Program::job(const Phase& phase, int64_t begin, int64_t end, uint8_t* scratch) {
-  return {phase.op, begin, end, scratch, &status, &plan_};
+  return {phase.op, begin, end, scratch, &status, &plan_, runs_.data()};
 }
 
 }  // namespace llmrun

@@ -43,6 +43,9 @@ class Program {
   void add_expert_products(const KernelTable& table, LlmrunOp* op);
   void prepare_experts(Phase* phase);
   void add_streams(const KernelTable& table, const LlmrunOp& op);
+  void add_recurrent(const KernelTable& table, LlmrunOp* op);
+  void prepare_recurrent(Phase* phase);
+  bool find_runs(const LlmrunOp& op);
   bool group_rows(const LlmrunOp& op);
   void place_partials(const LlmrunOp& op);
 
@@ -51,6 +54,9 @@ class Program {
   std::vector<LlmrunOp> ops_;
   std::vector<Phase> phases_;
   std::vector<AttentionGroup> groups_;
+  std::vector<Run> runs_;
+  std::vector<uint32_t> slot_marks_;  // which slots the current plan has met
+  uint32_t mark_ = 0;
   AttentionPlan plan_ = {};
   float* partials_ = nullptr;
   size_t partial_bytes_ = 0;

@@ -63,6 +63,10 @@ static inline void set_sums(XBlock* out, int32_t low, int32_t up) {
 constexpr int32_t ADD_TO_OUT = 1;     // linear
 constexpr int32_t ADJACENT_PAIRS = 1;  // rope
 constexpr int32_t FINE = 2;           // quantize, linear: 16-bit activations
+constexpr int32_t WITH_SILU = 1;      // short_conv
+constexpr int32_t TILED_HEADS = 1;    // delta_rule: v-head h reads k-head h % Hk
+constexpr int32_t WITH_SIGMOID = 1;   // gated_norm: in place of SiLU
+constexpr int64_t MOST_TAPS = 16;     // of a short convolution
 
 struct TypeInfo {
   int32_t type;

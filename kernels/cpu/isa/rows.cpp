@@ -2,40 +2,13 @@
 #include <math.h>
 
 #include "../core/half.h"
-#include "simd.h"
+#include "vectors.h"
 
 namespace llmrun::LLMRUN_BUILD {
 namespace {
 
 OP const float* source(const Job& job, int i) { return static_cast<const float*>(job.op->p[i]); }
 OP float* target(const Job& job, int i) { return static_cast<float*>(job.op->p[i]); }
-
-float mean_square(const float* x, int64_t width) {
-  F sum = zero();
-  int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) sum = fma(load(x + i), load(x + i), sum);
-  if (i < width) {
-    const F rest = load_n(x + i, static_cast<int>(width - i));
-    sum = fma(rest, rest, sum);
-  }
-  return hsum(sum) / static_cast<float>(width);
-}
-
-// value(first lane, lanes) over [begin, end) in LANES steps, the last one partial.
-template <class Body>
-OP void lanes(int64_t begin, int64_t end, Body body) {
-  int64_t i = begin;
-  for (; i + LANES <= end; i += LANES) body(i, LANES);
-  if (i < end) body(i, static_cast<int>(end - i));
-}
-
-OP F load_some(const float* p, int n) { return n == LANES ? load(p) : load_n(p, n); }
-OP void store_some(float* p, F v, int n) {
-  if (n == LANES)
-    store(p, v);
-  else
-    store_n(p, v, n);
-}
 
 template <bool ADJACENT>
 void rotate(float* head, const float* cosine, const float* sine, int64_t pairs) {
@@ -150,9 +123,7 @@ void silu_mul(const Job& job) {
   const float *gate = source(job, 0), *up = source(job, 1);
   float* out = target(job, 2);
   lanes(job.begin * CHUNK_ELEMENTS, end, [&](int64_t i, int n) {
-    const F g = maxf(set1(-88.0f), load_some(gate + i, n));  // below, the product with the sigmoid only goes to 0
-    const F divisor = add(set1(1.0f), exp(sub(zero(), g)));
-    store_some(out + i, mul(div(g, divisor), load_some(up + i, n)), n);
+    store_some(out + i, mul(silu(load_some(gate + i, n)), load_some(up + i, n)), n);
   });
 }
 

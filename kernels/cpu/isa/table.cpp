@@ -28,6 +28,11 @@ void stream_gate(const Job& job);
 void index_store(const Job& job);
 void index_select(const Job& job);
 void sparse_attention(const Job& job);
+void short_conv(const Job& job);
+void delta_rule(const Job& job);
+void gated_norm(const Job& job);
+void sigmoid_mul(const Job& job);
+void add_scaled(const Job& job);
 
 }  // namespace LLMRUN_BUILD
 
@@ -46,6 +51,8 @@ extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
     LLMRUN_BUILD::stream_norm,  LLMRUN_BUILD::silu_scaled,    LLMRUN_BUILD::stream_mix,
     LLMRUN_BUILD::stream_add,   LLMRUN_BUILD::stream_gate,    LLMRUN_BUILD::index_store,
     LLMRUN_BUILD::index_select, LLMRUN_BUILD::sparse_attention,
+    LLMRUN_BUILD::short_conv,   LLMRUN_BUILD::delta_rule,     LLMRUN_BUILD::gated_norm,
+    LLMRUN_BUILD::sigmoid_mul,  LLMRUN_BUILD::add_scaled,
 };
 
 }  // namespace llmrun
