@@ -85,7 +85,7 @@ class DeltaOps:
             self._emit(binding.DELTA_RULE, numbers, pointers, (target,), flags=binding.TILED_HEADS * delta.tiled)
 
     def gated_norm(self, x: Array, weight: Array, gate: Array, eps: float, activation: str, out: Array) -> None:
-        """out = x * rsqrt(mean(x^2) + eps) * weight * activation(gate) over the last dimension. out may be x or gate."""
+        """out = x * rsqrt(mean(x^2) + eps) * weight * activation(gate) over the last dimension; out may be x."""
         if activation not in _ACTIVATIONS:
             raise ValueError(f"gated_norm: activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
         source = dense(x, "gated_norm x", (*x.shape[:-1], None))

@@ -88,8 +88,8 @@ class StateLayer:
     """One layer's recurrent memory: a slot for each sequence, f32.
 
     conv [S, past rows, C]: the inputs of `short_conv` before the next row; past rows = (kernel - 1) * dilation.
-    state [S, Hv, Dk, Dv]: the matrices of `delta_rule`. The order of the elements inside a slot is the Ops' own; a slot
-    may be copied or cleared whole.
+    state [S, Hv, Dk, Dv]: the matrices of `delta_rule`. The order of the elements inside a slot is the Ops' own
+    (native: native_delta.py); a slot may be copied whole, to go on at the position it belongs to.
     """
 
     conv: Array

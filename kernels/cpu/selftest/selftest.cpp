@@ -183,6 +183,41 @@ Floats layer(LlmrunPool* pool, int type, int64_t width, const Floats& q, const F
   return out;
 }
 
+// Two sequences through convolution, delta rule, gated norm and gates; the second step goes on from the first.
+Floats recurrent(LlmrunPool* pool, int64_t key_width, int64_t value_width) {
+  const int64_t rows = 50, first_rows = 36, key_heads = 2, heads = 4, slots = 3, taps = 4, dilation = 3;
+  const int64_t width = 2 * key_heads * key_width + heads * value_width, outs = heads * value_width;
+  generator.seed(11);  // the same inputs for every pool
+  const auto floats = [](int64_t count) { return random_floats(static_cast<size_t>(count)); };
+  const Floats x = floats(rows * width), weights = floats(taps * width), a = floats(rows * heads), b = floats(rows * heads);
+  const Floats bias = floats(heads), norm = floats(value_width), gate = floats(rows * outs);
+  Floats decay(static_cast<size_t>(heads), -0.7f), past(static_cast<size_t>(slots * (taps - 1) * dilation * width));
+  Floats mixed(x.size()), state(static_cast<size_t>(slots * heads * key_width * value_width)), out(gate.size());
+  Floats total(gate.size(), 0.5f);
+  const std::vector<int32_t> states = {2, 0};
+  std::vector<int32_t> positions, sequences;
+  for (int32_t r = 0; r < rows; ++r) {  // 20 + 16 rows, then 14 more of the second sequence
+    sequences.push_back(r < 20 ? 0 : 1);
+    positions.push_back(r < 20 ? r : r - 20);
+  }
+  for (int64_t from : {int64_t(0), first_rows}) {
+    const int64_t count = from ? rows - first_rows : first_rows;
+    const int32_t *p = positions.data() + from, *s = sequences.data() + from;
+    float *m = mixed.data() + from * width, *o = out.data() + from * outs, *t = total.data() + from * outs;
+    const float* g = gate.data() + from * outs;
+    run(pool, {Builder(LLMRUN_SHORT_CONV, {count, slots, 2, width, taps, dilation},
+                       {p, s, states.data(), x.data() + from * width, weights.data(), past.data(), m}, 0.0f, 1).op,
+               Builder(LLMRUN_DELTA_RULE, {count, slots, 2, key_heads, heads, key_width, value_width},
+                       {p, s, states.data(), m, a.data() + from * heads, b.data() + from * heads, decay.data(), bias.data(),
+                        state.data(), o}).op,
+               Builder(LLMRUN_GATED_NORM, {count * heads, value_width}, {o, norm.data(), g, o}, 1e-6f, 1).op,
+               Builder(LLMRUN_GATED_NORM, {count * heads, value_width}, {o, norm.data(), g, o}, 1e-6f).op,
+               Builder(LLMRUN_SIGMOID_MUL, {count * outs}, {o, g, o}).op,
+               Builder(LLMRUN_ADD_SCALED, {count * heads, value_width}, {o, a.data() + from * heads, t}).op});
+  }
+  return total;
+}
+
 bool compare(const char* what, const char* build, const Floats& got, const Floats& want, double bound) {
   double worst = 0, most = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -230,6 +265,10 @@ int main() {
         const std::string name = "layer, cache type " + std::to_string(type) + ", width " + std::to_string(width);
         good &= compare(name.c_str(), build.c_str(), layer(pool, type, width, q, k, v), layer(plain, type, width, q, k, v), 2e-5);
       }
+    for (int64_t width : {128, 20}) {
+      const std::string name = "recurrent, width " + std::to_string(width);
+      good &= compare(name.c_str(), build.c_str(), recurrent(pool, width, width + 4), recurrent(plain, width, width + 4), 2e-5);
+    }
     llmrun_pool_destroy(pool);
   }
   llmrun_pool_destroy(plain);
