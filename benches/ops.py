@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from benches.common import emit  # noqa: E402
 from strata_kernels.binding import TYPES, load  # noqa: E402
 from strata_kernels.native import NativeOps  # noqa: E402
-from strata_kernels.ops import KvLayer, Rotary, Rows, Weight  # noqa: E402
+from strata_kernels.ops import DeltaRule, KvLayer, Rotary, Rows, Weight  # noqa: E402
 
 SHAPES = ((1536, 576), (9728, 2560), (2560, 9728))  # N, K: a small and a large feed-forward
 STREAM_BYTES = 1 << 29  # matrices of a bandwidth case together: far beyond any cache
@@ -135,12 +135,46 @@ def small_lines(ops: NativeOps) -> None:
             emit(op=name, rows=rows, us=round(best_s(ops, record, 0.1) * 1e6, 2))
 
 
+def recurrent_lines(ops: NativeOps, bandwidth: float) -> None:
+    """A delta-net layer of the 35 B mixture: its state is read and written once a decode row."""
+    heads, width, layers = 32, 128, 8
+    rule = DeltaRule(-torch.rand(heads), torch.randn(heads), heads // 2, heads, width, width)
+    weight, norm = torch.randn(rule.channels, 4), torch.ones(width)
+    past, states = torch.zeros(1, 3, rule.channels), [torch.zeros(1, heads, width, width) for _ in range(layers)]
+    zero = torch.zeros(1, dtype=torch.int32)
+    for rows in (1, 2, 64, 512):
+        where = Rows(
+            torch.arange(1, rows + 1, dtype=torch.int32), zero.repeat(rows), zero.repeat(rows), zero[None], zero
+        )
+        qkv, a, b = torch.randn(rows, rule.channels), torch.randn(rows, heads), torch.randn(rows, heads)
+        mixed, x, gate = torch.empty_like(qkv), torch.empty(rows, heads, width), torch.randn(rows, heads, width)
+        wide, scalar, total = torch.randn(rows, 2048), torch.randn(rows, 1), torch.zeros(rows, 2048)
+
+        def all_layers(args: tuple = (qkv, a, b), where: Rows = where, out: torch.Tensor = x) -> None:
+            for state in states:
+                ops.delta_rule(*args, rule, state, where, out)
+
+        seconds = best_s(ops, all_layers) / layers
+        rate = 2 * states[0].nbytes / seconds
+        emit(op="delta_rule", rows=rows, us=round(seconds * 1e6, 1), rows_s=round(rows / seconds),
+             gop_s=round(7 * rows * states[0].numel() / seconds / 1e9, 1),
+             state_gb_s=round(rate / 1e9, 2), state_share_of_copy=round(rate / bandwidth, 3))  # fmt: skip
+        cases: dict[str, Callable[[], None]] = {
+            "short_conv": lambda qkv=qkv, w=where, out=mixed: ops.short_conv(qkv, weight, past, w, out),
+            "gated_norm": lambda x=x, gate=gate: ops.gated_norm(x, norm, gate, 1e-6, "silu", x),
+            "sigmoid_mul": lambda x=x, gate=gate: ops.sigmoid_mul(x, gate, x),
+            "add_scaled": lambda x=wide, gate=scalar, out=total: ops.add_scaled(x, gate, out),
+        }
+        for name, record in cases.items():
+            emit(op=name, rows=rows, us=round(best_s(ops, record, 0.1) * 1e6, 2))
+
+
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa")
-    parser.add_argument("--only", choices=("decode", "prefill", "attention", "small"))
+    parser.add_argument("--only", choices=("decode", "prefill", "attention", "small", "recurrent"))
     parser.add_argument("--types", default=",".join(TYPES), help="storage types of the products, with commas")
     options = parser.parse_args()
     kinds = options.types.split(",")
@@ -153,6 +187,7 @@ def main() -> None:
         "prefill": lambda: prefill_lines(ops, kinds),
         "attention": lambda: attention_lines(ops, bandwidth),
         "small": lambda: small_lines(ops),
+        "recurrent": lambda: recurrent_lines(ops, bandwidth),
     }
     for name, part in parts.items():
         if options.only in (None, name):
