@@ -11,7 +11,6 @@ from strata_engine.core.sequence import Hold
 from strata_engine.formats.open import open_weights
 from strata_kernels.binding import KernelsUnavailable
 from strata_kernels.native import NativeOps
-from tests.support import tiny_hybrid
 from tests.support.forward import Runner
 from tests.support.tiny_models import (
     FAMILIES,
@@ -22,7 +21,6 @@ from tests.support.tiny_models import (
 )
 
 IDS = random.Random(5).choices(range(128), k=70)
-NATIVE = [family for family in FAMILIES if family not in tiny_hybrid.CLASSES]  # until the recurrent ops are native
 CHUNKINGS = {"at once": [70], "in odd chunks": [1, 17, 31, 16, 5], "then single tokens": [58] + [1] * 12}
 
 
@@ -35,14 +33,14 @@ def ops() -> NativeOps:
 
 
 @pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
-@pytest.mark.parametrize("family", NATIVE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_f32_weights_equal_transformers(ops, family, chunks):
     model = tiny_model(family)
     error = (Runner(memory_source(model), ops).all_logits(IDS, chunks) - oracle_logits(model, IDS)).abs().max().item()
     assert error <= 1e-3
 
 
-@pytest.mark.parametrize("family", NATIVE)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("storage", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_path, family, storage):
     model = tiny_model(family)
