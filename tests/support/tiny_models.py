@@ -59,7 +59,9 @@ def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTr
     """A random f32 model; every parameter is drawn, norms and biases too (defaults of 1 and 0 hide faults)."""
     config_class, model_class = CLASSES[family]
     config = config_class(**{**BASE, **OWN[family], **options})
-    model = model_class(config).to(torch.float32).eval()
+    with torch.random.fork_rng():  # some defaults are drawn, too
+        torch.manual_seed(seed)
+        model = model_class(config).to(torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
