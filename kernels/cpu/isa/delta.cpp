@@ -140,16 +140,18 @@ OP void sweep(const Strip& strip, int64_t width, const F delta[V], float keep, c
   const F kept = set1(keep);
   const auto one = [&](int64_t d, int odd) __attribute__((always_inline)) {
     float* row = strip.state + d * strip.columns;
+    const F k = UPDATE ? set1(key[d]) : zero(), next_k = READ ? set1(next_key[d]) : zero();
+    const F next_q = READ ? set1(next_query[d]) : zero();
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
       F s = load_lane<V, TAIL>(strip, row, v);
       if (UPDATE) {
-        s = fma(set1(key[d]), delta[v], mul(s, kept));
+        s = fma(k, delta[v], mul(s, kept));
         store_lane<V, TAIL>(strip, row, s, v);
       }
       if (READ) {
-        of_key[odd][v] = fma(set1(next_key[d]), s, of_key[odd][v]);
-        of_query[odd][v] = fma(set1(next_query[d]), s, of_query[odd][v]);
+        of_key[odd][v] = fma(next_k, s, of_key[odd][v]);
+        of_query[odd][v] = fma(next_q, s, of_query[odd][v]);
       }
     }
   };
