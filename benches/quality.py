@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mean divergence of the native kernels from the exact forward on a fixed text, as one JSON line a mode.
 
-The exact forward: plain f32 operations on the same weights, f32 cache. Native: keys and values in f16, as served.
+The exact forward: plain f32 operations on the same weights, f32 cache. Native: keys and values in each of --kv-types.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a GGUF file with a tokenizer")
     parser.add_argument("--modes", default="exact,fast", help="of: exact, fast")
+    parser.add_argument("--kv-types", default="f16", help="of: f16, bf16, f32, int8, f16/int8, int8/f16")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -42,9 +43,10 @@ def main() -> None:
         room = len(ids) + 32
         wanted = forward_of(source, ReferenceOps(), "f32", room)(ids)
         for mode in options.modes.split(","):
-            ops = NativeOps(options.threads, activation_bits=BITS[mode])
-            found = divergence(lambda _: wanted, forward_of(source, ops, "f16", room), [ids])
-            emit(mode=mode, **asdict(found))
+            for kv_type in options.kv_types.split(","):
+                ops = NativeOps(options.threads, activation_bits=BITS[mode])
+                found = divergence(lambda _: wanted, forward_of(source, ops, kv_type, room), [ids])
+                emit(mode=mode, kv_type=kv_type, **asdict(found))
 
 
 if __name__ == "__main__":

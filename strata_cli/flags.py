@@ -21,7 +21,7 @@ import typer
 from strata_cli.app import App
 from strata_cli.keys import KEYS
 from strata_cli.settings import Settings
-from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.config import EngineConfig, SamplingParams, kv_named
 from strata_engine.errors import NotFound, UsageError
 from strata_engine.paths import expand
 
@@ -44,15 +44,22 @@ def _sampling(name: str, *names: str, metavar: str = "N") -> Any:
     return _key(name, *names, metavar=metavar, panel=_SAMPLING)
 
 
+def _kv_side(flag: str, side: str) -> Any:
+    text = f"Type of the stored {side} alone, in place of --kv-type's"
+    return typer.Option(flag, metavar="f16|bf16|f32|int8", help=text, rich_help_panel=_LOAD)
+
+
 @dataclass(frozen=True)
 class LoadFlags:
-    """How a model is loaded. Field names are setting names, except `chat_template`."""
+    """How a model is loaded. Field names are setting names, except `ctk`, `ctv`, `chat_template`."""
 
     ctx: Annotated[str | None, _key("ctx", "--ctx", "-c", metavar="N|auto")] = None
     threads: Annotated[int | None, _key("threads", "--threads", "-t")] = None
     parallel: Annotated[int | None, _key("parallel")] = None
     batch: Annotated[int | None, _key("batch", "--batch", "-b")] = None
     kv_type: Annotated[str | None, _key("kv_type")] = None
+    ctk: Annotated[str | None, _kv_side("--ctk", "keys")] = None
+    ctv: Annotated[str | None, _kv_side("--ctv", "values")] = None
     kernels: Annotated[str | None, _key("kernels")] = None
     mode: Annotated[str | None, _key("mode")] = None
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help=_help("mmap"))] = None
@@ -128,6 +135,8 @@ def sampling_settings_of(app: App, sampling: SamplingFlags, model: SamplingParam
 def to_engine_config(app: App, load: LoadFlags) -> EngineConfig:
     """flag > environment > config file > built-in. Raises UsageError, NotFound (template file)."""
     config = load_settings_of(app, load).engine_config()
+    if load.ctk or load.ctv:
+        config = dataclasses.replace(config, kv_type=kv_named(load.ctk, load.ctv, config.kv_type))
     if load.chat_template is None:
         return config
     return dataclasses.replace(config, chat_template=_template_text(load.chat_template))

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from strata_engine.config import KV_TYPES
+
 AUTO = "auto"
 
 
@@ -110,8 +112,8 @@ LOAD_KEYS: tuple[Key, ...] = (
     Key("threads", "int", "CPU threads; 0 = one per physical core", 0, "LLMRUN_THREADS", low=0, high=1024),
     Key("parallel", "int", "sequences in one batch; more wait", 16, "LLMRUN_PARALLEL", low=1, high=1024),
     Key("batch", "int", "most tokens in one prompt step", 512, "LLMRUN_BATCH", low=1, high=65536),
-    Key("kv_type", "text", "type of the stored keys and values", "f16", "LLMRUN_KV_TYPE",
-        choices=("f16", "bf16", "f32")),
+    Key("kv_type", "text", "type of the stored keys and values, keys/values where they differ", "f16", "LLMRUN_KV_TYPE",
+        choices=tuple(KV_TYPES)),
     Key("kernels", "text", "operations: auto, native, or the plain reference", "auto", "LLMRUN_KERNELS",
         choices=("auto", "native", "reference")),
     Key("mode", "text", "arithmetic: exact, or fast (8-bit activations: quicker prompts, less close to the model)",

@@ -4,13 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from strata_engine.errors import UsageError
+
+# name -> type of keys, type of values
+KV_TYPES = {
+    "f16": ("f16", "f16"),
+    "bf16": ("bf16", "bf16"),
+    "f32": ("f32", "f32"),
+    "int8": ("int8", "int8"),
+    "f16/int8": ("f16", "int8"),
+    "int8/f16": ("int8", "f16"),
+}
+
+
+def kv_pair(kv_type: str) -> tuple[str, str]:
+    """Types of the stored keys and of the values. Raises UsageError with the list."""
+    if kv_type not in KV_TYPES:
+        raise UsageError(f"unknown KV type {kv_type!r}", hint=f"one of: {', '.join(KV_TYPES)}")
+    return KV_TYPES[kv_type]
+
+
+def kv_named(keys: str | None, values: str | None, otherwise: str) -> str:
+    """The KV type with these types in place of those of `otherwise`. Raises UsageError with the list."""
+    pair = kv_pair(otherwise)
+    wanted = (keys or pair[0], values or pair[1])
+    name = next((name for name, types in KV_TYPES.items() if types == wanted), None)
+    if name is None:
+        text = f"keys in {wanted[0]} with values in {wanted[1]} are not supported"
+        raise UsageError(text, hint=f"keys/values, one of: {', '.join(KV_TYPES)}")
+    return name
+
+
+def kv_token_bytes(kv_type: str, rows: int, heads: int) -> int:
+    """Bytes of a token with `rows` elements of keys and as many of values in `heads` kv heads. Raises UsageError."""
+    return sum(rows * _ELEMENT_BYTES[kind] + heads * (4 if kind == "int8" else 0) for kind in kv_pair(kv_type))
+
+
+_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "int8": 1}
+
 
 @dataclass(frozen=True)
 class EngineConfig:
     """How one model is loaded.
 
     context_tokens   longest sequence; None = the model's own limit, lowered to what memory allows (and reported)
-    kv_type          f16 | bf16 | f32
+    kv_type          f16 | bf16 | f32 | int8 | f16/int8 | int8/f16   (keys/values where they differ)
     kernels          auto | native | reference   (reference = plain torch, f32)
     mode             exact | fast                (exact: a row's result does not depend on its batch mates)
     threads          0 = one per physical core we may use

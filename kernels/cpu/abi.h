@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 6
+#define LLMRUN_ABI 7
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -41,6 +41,7 @@ enum LlmrunType {
   LLMRUN_IQ3_S = 21,
   LLMRUN_IQ2_S = 22,
   LLMRUN_IQ4_XS = 23,
+  LLMRUN_I8 = 24,  // caches only: a scale for each token and head
   LLMRUN_IQ1_M = 29,
   LLMRUN_BF16 = 30,
   LLMRUN_TQ1_0 = 34,
@@ -63,9 +64,10 @@ enum LlmrunCode {
   LLMRUN_ADD = 5,          // n: count                 p: a b out
   LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin      f: scale
   LLMRUN_ROPE = 7,         // n: R H D pairs           p: x cos sin           flags: 1 = adjacent pairs
-  LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P type        p: k v keys values slots
-  LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages type   p: q keys values positions sequences pages out
-                           //                                              f: scale
+  // Keys and values may differ in type; scales f32 [P, K, page_tokens] for I8, else 0.
+  LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P key_type value_type   p: k v keys values slots key_scales value_scales
+  LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages key_type value_type      f: scale
+                           // p: q keys values positions sequences pages out key_scales value_scales
   LLMRUN_GATHER = 10,      // n: rows W source_rows    p: x index out
   LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32)
   LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)

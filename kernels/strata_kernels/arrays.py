@@ -19,6 +19,7 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
     "i32": np.dtype(np.int32),
     "u8": np.dtype(np.uint8),
+    "i8": np.dtype(np.int8),
 }
 _NAMES: dict[Any, str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 _TORCH_NAMES = {
@@ -27,6 +28,7 @@ _TORCH_NAMES = {
     "torch.bfloat16": "bf16",
     "torch.int32": "i32",
     "torch.uint8": "u8",
+    "torch.int8": "i8",
 }
 
 
@@ -64,7 +66,7 @@ def address(array: Any) -> int:
 
 
 def type_name(array: Any) -> str:
-    """ "f32", "f16", "bf16", "i32", "u8"; "" for any other type of element."""
+    """ "f32", "f16", "bf16", "i32", "u8", "i8"; "" for any other type of element."""
     if type(array) is np.ndarray:
         return _NAMES.get(array.dtype, "")
     return _TORCH_NAMES.get(str(array.dtype), "")

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 6
+ABI = 7
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -30,6 +30,7 @@ STREAM_NORM, SILU_SCALED, STREAM_MIX, STREAM_ADD, STREAM_GATE, NGRAM_ROWS, SHARD
 INDEX_STORE, INDEX_SELECT, SPARSE_ATTENTION = range(67, 70)
 ADD_TO_OUT, FINE, RENORMALISE = 1, 2, 4
 WITH_SILU, TILED_HEADS, WITH_SIGMOID = 1, 1, 1
+I8 = 24  # a type of caches only
 
 STATUS = {
     1: "embed: an id lies outside the table",

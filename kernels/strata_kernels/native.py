@@ -31,7 +31,7 @@ from strata_kernels.workspace import Workspace, aligned
 
 LAYOUT = "groups of 16"
 _FLOATS = ("F32", "F16", "BF16")
-_CACHE_TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+_CACHE_TYPES = {"f32": TYPES["F32"], "f16": TYPES["F16"], "bf16": TYPES["BF16"], "i8": binding.I8}
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 
@@ -335,12 +335,13 @@ class NativeOps(DeltaOps, NativeStreamOps):
         new_keys = dense(k, "kv_store k", (None, None, None))
         count, heads, width = new_keys.shape
         new_values = dense(v, "kv_store v", new_keys.shape)
-        code, keys, values = _check_cache(cache, heads, width)
+        keys, values = _check_cache(cache, heads, width)
         slots = dense(rows.slots, "kv_store slots", (count,), "i32")
         if count:
-            pages, _, page_tokens, _ = keys.shape
-            numbers = (count, heads, width, page_tokens, pages, code)
-            self._emit(binding.KV_STORE, numbers, (new_keys, new_values, keys, values, slots), ())
+            pages, _, page_tokens, _ = keys.data.shape
+            numbers = (count, heads, width, page_tokens, pages, keys.code, values.code)
+            pointers = (new_keys, new_values, keys.data, values.data, slots, keys.scales, values.scales)
+            self._emit(binding.KV_STORE, numbers, pointers, ())
 
     def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
         """out[R, H, D] = softmax(scale q k^T) v over positions 0..rows.positions[r] of each row's sequence.
@@ -351,18 +352,19 @@ class NativeOps(DeltaOps, NativeStreamOps):
         count, heads, width = queries.shape
         target = dense(out, "attention out", queries.shape)
         kv_heads = cache.keys.shape[1] if len(cache.keys.shape) == 4 else 0
-        code, keys, values = _check_cache(cache, kv_heads, width)
+        keys, values = _check_cache(cache, kv_heads, width)
         if not kv_heads or heads % kv_heads:
             raise ValueError(f"attention: {heads} heads are no multiple of {kv_heads} kv heads")
         positions = dense(rows.positions, "attention positions", (count,), "i32")
         sequences = dense(rows.sequences, "attention sequences", (count,), "i32")
         table = dense(rows.pages, "attention pages", (None, None), "i32")
-        apart(target, "attention", queries, keys, values)
+        apart(target, "attention", queries, keys.data, values.data)
         if not count:
             return
-        pages, _, page_tokens, _ = keys.shape
-        numbers = (count, heads, kv_heads, width, page_tokens, pages, *table.shape, code)
-        pointers = (queries, keys, values, positions, sequences, table, target)
+        pages, _, page_tokens, _ = keys.data.shape
+        numbers = (count, heads, kv_heads, width, page_tokens, pages, *table.shape, keys.code, values.code)
+        where = (positions, sequences, table)
+        pointers = (queries, keys.data, values.data, *where, target, keys.scales, values.scales)
         self._emit(binding.ATTENTION, numbers, pointers, (target,), (scale,))
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
@@ -413,17 +415,30 @@ def _checked_product(x: Seen, weight: Weight, out: Array, bias: Array | None) ->
     return _Product(weight, target, None if bias is None else dense(bias, "linear bias", (weight.rows,)))
 
 
-def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> tuple[int, Seen, Seen]:
-    """Code of the cache's type, keys, values."""
-    kind = arrays.type_name(cache.keys)
-    name = _CACHE_TYPES.get(kind)
-    if name is None:
-        raise TypeError(f"cache: keys must be f16, bf16 or f32, not {getattr(cache.keys, 'dtype', kind)}")
-    keys = dense(cache.keys, "cache keys", (None, kv_heads, None, width), kind)
-    values = dense(cache.values, "cache values", keys.shape, kind)
-    if keys.count == 0:
-        raise ValueError(f"cache: no room in shape {list(keys.shape)}")
-    return TYPES[name], keys, values
+@dataclass(frozen=True)
+class _Cached:
+    code: int  # of the type
+    data: Seen
+    scales: Seen | None
+
+
+def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> tuple[_Cached, _Cached]:
+    """Keys, values."""
+    keys = _checked_side("keys", cache.keys, cache.key_scales, (None, kv_heads, None, width))
+    return keys, _checked_side("values", cache.values, cache.value_scales, keys.data.shape)
+
+
+def _checked_side(name: str, array: Array, scales: Array | None, shape: tuple[int | None, ...]) -> _Cached:
+    kind = arrays.type_name(array)
+    code = _CACHE_TYPES.get(kind)
+    if code is None:
+        raise TypeError(f"cache: {name} must be f16, bf16, f32 or i8, not {getattr(array, 'dtype', kind)}")
+    data = dense(array, f"cache {name}", shape, kind)
+    if data.count == 0:
+        raise ValueError(f"cache: no room in shape {list(data.shape)}")
+    if (kind == "i8") != (scales is not None):
+        raise ValueError(f"cache: i8 {name}, and no others, have scales")
+    return _Cached(code, data, None if scales is None else dense(scales, f"cache {name} scales", data.shape[:3]))
 
 
 def _codebook(type_name: str) -> Seen | None:

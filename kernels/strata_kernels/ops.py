@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Array(Protocol):
     """Numbers in a device's memory, as its Ops make and take them: numpy's arrays on the CPU.
 
-    Types by name: f32, f16, bf16, i32, u8. Numpy has no bf16: there u16 stands for it. The engine slices and reshapes
-    (views of the same memory), and assigns numbers; all else is for Ops.
+    Types by name: f32, f16, bf16, i32, u8, i8. Numpy has no bf16: there u16 stands for it. The engine slices and
+    reshapes (views of the same memory), and assigns numbers; all else is for Ops.
     """
 
     @property
@@ -68,7 +68,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class KvLayer:
-    """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16 or f32.
+    """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16, f32 or i8; they may differ.
+
+    i8: `key_scales`, `value_scales` f32 [P, K, page_tokens]; an element is its code times the scale of its token and
+    head. kv_store makes them: scale max|x|/127, code x * (127/max|x|) rounded to nearest even, all f32; scale and codes
+    are 0 below LEAST_ACTIVATION, and the scale is not finite where a row is not.
 
     Slot s = page * page_tokens + offset. Inside the [page_tokens, D] of a page and head the order of the elements is
     the Ops' own (native: keys_in_blocks in kernels.h). Pages may be copied or cleared whole; no Ops reads another's.
@@ -76,6 +80,8 @@ class KvLayer:
 
     keys: Array
     values: Array
+    key_scales: Array | None = None
+    value_scales: Array | None = None
 
     @property
     def page_tokens(self) -> int:

@@ -14,12 +14,15 @@ from strata_cli import local
 from strata_cli.app import App
 from strata_cli.commands.bench_serve import serve
 from strata_cli.flags import LoadFlags, to_engine_config
+from strata_cli.keys import KEYS
 from strata_cli.once import check_writable, write_whole
 from strata_engine.bench import plan as plans
 from strata_engine.bench.report import FORMATS
 from strata_engine.config import EngineConfig
 from strata_engine.errors import UsageError
 from strata_engine.paths import expand
+
+_KV_TYPES = ", ".join(KEYS["kv_type"].choices)
 
 
 class BenchGroup(TyperGroup):
@@ -61,7 +64,7 @@ def speed(
     batch: Annotated[
         str | None, typer.Option("-b", "--batch", metavar="N,..", help="Tokens in one prompt step")
     ] = None,
-    kv_type: Annotated[str | None, typer.Option("--kv-type", metavar="TYPE,..", help="f16, bf16, f32")] = None,
+    kv_type: Annotated[str | None, typer.Option("--kv-type", metavar="TYPE,..", help=_KV_TYPES)] = None,
     kernels: Annotated[str | None, typer.Option("--kernels", metavar="NAME,..", help="auto, native, reference")] = None,
     mode: Annotated[str | None, typer.Option("--mode", metavar="NAME,..", help="exact, fast")] = None,
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help="Map model files, or read them")] = None,

@@ -44,7 +44,7 @@ def fit(
     ctx: Annotated[str | None, typer.Option("--ctx", "-c", metavar="N|auto", help="Context in tokens")] = None,
     parallel: Annotated[int | None, typer.Option("--parallel", metavar="N", help=KEYS["parallel"].meaning)] = None,
     kv_type: Annotated[
-        str | None, typer.Option("--kv-type", metavar="f16|bf16|f32", help=KEYS["kv_type"].meaning)
+        str | None, typer.Option("--kv-type", metavar="|".join(KEYS["kv_type"].choices), help=KEYS["kv_type"].meaning)
     ] = None,
     margin: Annotated[str, typer.Option("--margin", metavar="SIZE", help="Memory to leave free (1GiB)")] = "0",
 ) -> int:

@@ -1,4 +1,4 @@
-"""Keys and values of an attention layer: two arrays [P, K, page_tokens, D] in f16, bf16 or f32, and their bytes."""
+"""Keys and values of an attention layer: two arrays [P, K, page_tokens, D], scales of int8 ones, and their bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from strata_engine.errors import UsageError
+from strata_engine.config import kv_pair, kv_token_bytes
 from strata_kernels.ops import Array, KvLayer
-
-_TYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 
 Zeros = Callable[..., Array]  # Ops.zeros
 
@@ -59,23 +57,19 @@ class KvMemory:
 
     def token_bytes(self, kv_type: str) -> int:
         """Bytes of one token's key and value. Raises UsageError for an unknown type."""
-        return 2 * self.kv_heads * self.head_width * type_bytes(kv_type)
+        return kv_token_bytes(kv_type, self.kv_heads * self.head_width, self.kv_heads)
 
     def allocate(self, room: Room, zeros: Zeros) -> KvLayer:
         """Raises MemoryError."""
         shape = (room.pages, self.kv_heads, room.page_tokens, self.head_width)
-        return KvLayer(zeros(*shape, dtype=room.kv_type), zeros(*shape, dtype=room.kv_type))
+        kinds = kv_pair(room.kv_type)
+        keys, values = (zeros(*shape, dtype="i8" if kind == "int8" else kind) for kind in kinds)
+        key_scales, value_scales = (zeros(*shape[:3]) if kind == "int8" else None for kind in kinds)
+        return KvLayer(keys, values, key_scales, value_scales)
 
     def clear(self, cache: KvLayer, pages: Sequence[int], slot: int) -> None:
         """Zero the pages."""
-        for page in pages:
-            cache.keys[page] = 0
-            cache.values[page] = 0
-
-
-def type_bytes(kv_type: str) -> int:
-    """Bytes of one element. Raises UsageError naming the known types."""
-    try:
-        return _TYPE_BYTES[kv_type]
-    except KeyError:
-        raise UsageError(f"unknown KV type {kv_type!r}", hint=f"one of: {', '.join(_TYPE_BYTES)}") from None
+        for array in (cache.keys, cache.values, cache.key_scales, cache.value_scales):
+            if array is not None:
+                for page in pages:
+                    array[page] = 0

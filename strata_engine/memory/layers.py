@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from strata_engine.config import kv_pair
 from strata_engine.errors import OutOfMemory
-from strata_engine.memory.kv import LayerMemory, Room, Zeros, type_bytes
+from strata_engine.memory.kv import LayerMemory, Room, Zeros
 from strata_engine.units import format_bytes
 from strata_kernels import arrays
 
@@ -15,7 +16,7 @@ Layers = Sequence[LayerMemory | None]
 
 def page_bytes(layers: Layers, page_tokens: int, kv_type: str) -> int:
     """Bytes of one page over all layers. Raises UsageError for an unknown type."""
-    type_bytes(kv_type)
+    kv_pair(kv_type)
     return page_tokens * sum(layer.token_bytes(kv_type) for layer in layers if layer is not None)
 
 

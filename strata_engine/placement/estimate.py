@@ -2,7 +2,7 @@
 
 weights     every matrix in the layout of its kernels, all else as stored; a tied embedding counts twice (rows to look
             up in the file, and the packed head)
-kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type
+kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type, and the scales of int8
 state       what recurrent layers keep of each sequence, whatever its length
 workspace   activations of the largest step, and one row of logits for each sequence
 Error: the program itself (about 50 MB, with torch
@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from strata_engine.config import EngineConfig
+from strata_engine.config import EngineConfig, kv_pair, kv_token_bytes
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.placement.mixture import ExpertUse, expert_use
@@ -25,11 +25,11 @@ from strata_engine.placement.states import held_shape, is_draft, shared_row, sta
 from strata_engine.units import format_bytes
 from strata_kernels.packing import packed_bytes
 
-KV_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 # Of free memory the cache takes at most this share by itself; more only when a context was asked for.
 KV_SHARE = 0.25
 _LEAST_CONTEXT = 256
 
+_GGUF_HEADS = "attention.head_count"
 _EMBED = ("token_embd.weight", "model.embed_tokens.weight")
 _HEAD = ("output.weight", "lm_head.weight")
 _KEY_VALUE = re.compile(r"blk\.\d+\.attn_[kv]\.weight|model\.layers\.\d+\.self_attn\.[kv]_proj\.weight")
@@ -81,12 +81,11 @@ class _Shape:
 
 def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
     """Price `config` for a checkpoint. Raises UsageError when its tensors tell no shape or the KV type is unknown."""
-    if config.kv_type not in KV_ELEMENT_BYTES:
-        known = ", ".join(KV_ELEMENT_BYTES)
-        raise UsageError(f"unknown KV type {config.kv_type!r}", hint=f"one of: {known}")
+    scaled = "int8" in kv_pair(config.kv_type)
     shape = _shape(source, packed=config.kernels != "reference")
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
-    token = shape.kv_rows * KV_ELEMENT_BYTES[config.kv_type]
+    rows = shape.kv_rows // 2
+    token = kv_token_bytes(config.kv_type, rows, rows // _head_width(source) if scaled else 0)
     workspace = _workspace_bytes(shape, config)
     states = config.max_sequences * shape.slot_bytes
     room = max(0, free_bytes - weights - workspace - states)
@@ -207,6 +206,24 @@ def _matrix_bytes(meta: TensorMeta) -> int:
 
 def _matching(tensors: Mapping[str, TensorMeta], pattern: re.Pattern[str]) -> list[TensorMeta]:
     return [meta for name, meta in tensors.items() if pattern.fullmatch(name)]
+
+
+def _head_width(source: WeightSource) -> int:
+    """Elements of a key or value in one head."""
+    metadata = source.metadata()
+    if source.kind == "gguf":
+        name = metadata.get("general.architecture")
+        values = [metadata.get(f"{name}.{key}") for key in ("attention.key_length", "embedding_length", _GGUF_HEADS)]
+    else:
+        config = metadata.get("config") or {}
+        config = config.get("text_config") or config
+        values = [config.get(key) for key in ("head_dim", "hidden_size", "num_attention_heads")]
+    own, width, heads = values
+    if isinstance(own, int) and own > 0:
+        return own
+    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
+        raise UsageError(f"{source.paths[0] if source.paths else source.kind}: the number of heads is not stated")
+    return max(1, width // heads)
 
 
 def _train_context(source: WeightSource) -> int:

@@ -67,7 +67,7 @@ def test_flags_that_were_not_given_are_none():
         (["--parallel", "0"], "--parallel: 0 is outside 1 to 1024"),
         (["-b", "0"], "--batch: 0 is outside"),
         (["--ctx", "abc"], "--ctx: 'abc' is not a number of tokens"),
-        (["--kv-type", "q8"], "--kv-type: 'q8' is not one of f16, bf16, f32"),
+        (["--kv-type", "q8"], "--kv-type: 'q8' is not one of f16, bf16, f32, int8"),
         (["--kernels", "fast"], "--kernels: 'fast' is not one of auto, native, reference"),
         (["-n", "0"], "--max-tokens 0"),
         (["--logprobs", "21"], "--logprobs: 21 is outside 0 to 20"),

@@ -17,7 +17,7 @@ def as_numpy(tensor: torch.Tensor) -> Any:
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-@pytest.mark.parametrize("dtype", KV_TYPES, ids=str)
+@pytest.mark.parametrize("dtype", KV_TYPES[:3], ids=str)
 def test_a_cache_of_arrays_holds_the_bits_of_a_cache_of_tensors(ops: Ops, dtype):
     k, v, q = random(3, 2, 32, seed=1), random(3, 2, 32, seed=2), random(3, 4, 32, seed=3)
     numbers = torch.arange(3, dtype=torch.int32)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from strata_kernels.ops import KvLayer
-from tests.support.op_cases import KV_TYPES, assert_close, attention_oracle, paged, random, rows_at, run
+from strata_kernels.reference.attention import quantise
+from tests.support.op_cases import (
+    KV_TYPES,
+    Paged,
+    assert_close,
+    attention_oracle,
+    paged,
+    random,
+    rows_at,
+    run,
+    seen_in_cache,
+)
 from tests.support.pages import block_keys, key_rows
 
-TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32"])
+TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32", "int8"])
 LENGTHS = (1, 15, 16, 17, 40, 70)
 PAGE = 16
 # both ends of pages, the first token, and a long one; mixed sequences
@@ -18,7 +31,14 @@ PLACES = [(0, 0), (1, 14), (2, 15), (3, 16), (4, 15), (4, 16), (4, 39), (5, 31),
 
 def stored_by(ops, cache):
     """The cache as if `ops` itself had stored what this one holds in rows."""
-    return KvLayer(block_keys(cache.keys), cache.values) if ops.name == "native" else cache
+    return replace(cache, keys=block_keys(cache.keys)) if ops.name == "native" else cache
+
+
+def empty(shape, dtype):
+    """A cache of these pages, filled with anything."""
+    scales = (torch.ones(shape[:3]), torch.ones(shape[:3])) if dtype is torch.int8 else (None, None)
+    first, second = (random(*shape, seed=seed, scale=9.0).to(dtype) for seed in (1, 2))
+    return KvLayer(first, second, *scales)
 
 
 def attend(ops, q, filled, places, scale=0.125):
@@ -38,9 +58,10 @@ def test_rows_see_their_own_sequence_up_to_their_position(ops, dtype, heads, kv_
     assert_close(got, attention_oracle(q, filled, PLACES, 0.125), 4.0, 2e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=["f16", "int8"])
 @pytest.mark.parametrize("page_tokens", [1, 8, 32, 64])
-def test_the_page_size_does_not_matter(ops, page_tokens):
-    filled = paged(LENGTHS, 2, 32, page_tokens, torch.float16)
+def test_the_page_size_does_not_matter(ops, page_tokens, dtype):
+    filled = paged(LENGTHS, 2, 32, page_tokens, dtype)
     q = random(len(PLACES), 4, 32, seed=9)
     assert_close(attend(ops, q, filled, PLACES), attention_oracle(q, filled, PLACES, 0.125), 4.0, 2e-6)
 
@@ -70,9 +91,10 @@ def test_a_row_does_not_depend_on_the_others(ops, dtype):
         assert torch.equal(attend(ops, q[part].clone(), filled, places[part]), whole[part])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=["f16", "int8"])
 @pytest.mark.parametrize(("heads", "width"), [(1, 80), (2, 33), (5, 20), (7, 256), (9, 64)])
-def test_a_long_chunk_is_right_and_like_its_rows_alone(ops, heads, width):
-    filled = paged([300], 1, width, 32, torch.float16)
+def test_a_long_chunk_is_right_and_like_its_rows_alone(ops, heads, width, dtype):
+    filled = paged([300], 1, width, 32, dtype)
     places = [(0, position) for position in range(120, 161)]  # on both sides of a split's end
     q = random(len(places), heads, width, seed=9)
     whole = attend(ops, q, filled, places)
@@ -87,7 +109,7 @@ def test_where_the_pages_lie_does_not_matter(ops):
     first, second = (attend(ops, q, paged([70], 3, 64, PAGE, torch.float16), [(0, 69), (0, 20)]) for _ in range(2))
     filled = paged([70], 3, 64, PAGE, torch.float16)
     cache = stored_by(ops, filled.cache)
-    flipped = KvLayer(cache.keys.flip(0).contiguous(), cache.values.flip(0).contiguous())
+    flipped = replace(cache, keys=cache.keys.flip(0).contiguous(), values=cache.values.flip(0).contiguous())
     pages = (filled.cache.keys.shape[0] - 1 - filled.pages).int()
     out = torch.empty_like(q)
     rows = rows_at(pages, PAGE, [(0, 69), (0, 20)])
@@ -109,8 +131,8 @@ def test_the_thread_count_does_not_matter(threaded_maker):
 @pytest.mark.parametrize(("kv_heads", "width"), [(1, 64), (3, 64), (2, 33)])
 def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads, width):
     shape = (5, kv_heads, 16, width)
-    before = KvLayer(random(*shape, seed=1).to(dtype), random(*shape, seed=2).to(dtype))
-    cache = stored_by(ops, KvLayer(before.keys.clone(), before.values.clone()))
+    before = empty(shape, dtype)
+    cache = stored_by(ops, empty(shape, dtype))
     pages = torch.tensor([[3, 1, 4]], dtype=torch.int32)
     positions = [0, 15, 16, 31, 40]
     rows = rows_at(pages, 16, [(0, position) for position in positions])
@@ -118,10 +140,59 @@ def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads
     run(ops, lambda: ops.kv_store(k, v, cache, rows))
     for n, position in enumerate(positions):
         page, offset = pages[0, position // 16], position % 16
-        before.keys[page, :, offset] = k[n].to(dtype)
-        before.values[page, :, offset] = v[n].to(dtype)
+        if dtype is torch.int8:
+            before.keys[page, :, offset], before.key_scales[page, :, offset] = quantise(k[n])
+            before.values[page, :, offset], before.value_scales[page, :, offset] = quantise(v[n])
+        else:
+            before.keys[page, :, offset] = k[n].to(dtype)
+            before.values[page, :, offset] = v[n].to(dtype)
     assert torch.equal(key_rows(cache.keys) if ops.name == "native" else cache.keys, before.keys)
     assert torch.equal(cache.values, before.values)
+    if dtype is torch.int8:
+        assert torch.equal(cache.key_scales, before.key_scales)
+        assert torch.equal(cache.value_scales, before.value_scales)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_not_finite_stays_so_in_bytes(ops, bad):
+    cache = stored_by(ops, empty((1, 1, 16, 40), torch.int8))
+    k, v, q = random(3, 1, 40, seed=3), random(3, 1, 40, seed=4), random(3, 1, 40, seed=5)
+    k[1, 0, 33] = v[2, 0, 7] = bad
+    rows, out = rows_at(torch.zeros(1, 1, dtype=torch.int32), 16, [(0, 0), (0, 1), (0, 2)]), torch.empty_like(q)
+    run(ops, lambda: ops.kv_store(k, v, cache, rows), lambda: ops.attention(q, cache, rows, 0.2, out))
+    assert out[0].isfinite().all()
+    assert out[1:].isnan().any(-1).all()
+
+
+def test_rows_of_zeros_and_of_nearly_nothing_become_zeros(ops):
+    cache = stored_by(ops, empty((1, 1, 16, 32), torch.int8))
+    rows = rows_at(torch.zeros(1, 1, dtype=torch.int32), 16, [(0, 0), (0, 1), (0, 2)])
+    k = torch.stack([torch.zeros(1, 32), torch.full((1, 32), 1e-38), torch.full((1, 32), 3e38)])
+    run(ops, lambda: ops.kv_store(k, -k, cache, rows))
+    keys = key_rows(cache.keys) if ops.name == "native" else cache.keys
+    assert keys[0, 0, :3, 0].tolist() == [0, 0, 127]
+    assert cache.values[0, 0, :3, 31].tolist() == [0, 0, -127]
+    assert cache.key_scales[0, 0, 0] == 0
+    assert torch.isfinite(cache.value_scales[0, 0, :3]).all()
+
+
+@pytest.mark.parametrize(("key_type", "value_type"), [(torch.float16, torch.int8), (torch.int8, torch.float16)])
+def test_keys_and_values_may_differ_in_type(ops, key_type, value_type):
+    by_type = {dtype: paged(LENGTHS, 2, 20, PAGE, dtype) for dtype in (key_type, value_type)}
+    keys, values = by_type[key_type], by_type[value_type]
+    cache = KvLayer(keys.cache.keys, values.cache.values, keys.cache.key_scales, values.cache.value_scales)
+    mixed = Paged(cache, keys.pages, keys.keys, values.values)
+    q = random(len(PLACES), 6, 20, seed=9)
+    assert_close(attend(ops, q, mixed, PLACES), attention_oracle(q, mixed, PLACES, 0.125), 4.0, 2e-6)
+
+
+def test_scales_without_bytes_are_refused(ops):
+    if ops.name == "reference":
+        pytest.skip("the reference checks no types")
+    cache = KvLayer(torch.zeros(1, 1, 16, 32), torch.zeros(1, 1, 16, 32), torch.zeros(1, 1, 16))
+    k, rows = torch.zeros(1, 1, 32), rows_at(torch.zeros(1, 1, dtype=torch.int32), 16, [(0, 0)])
+    with pytest.raises(ValueError, match="have scales"):
+        ops.kv_store(k, k, cache, rows)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
@@ -142,7 +213,7 @@ def test_a_row_attends_to_what_its_own_step_stored(ops, dtype):
     filled = paged([20], 1, 32, 16, dtype)
     rows, places = rows_at(filled.pages, 16, [(0, 18), (0, 19)]), [(0, 18), (0, 19)]
     k, v, q = random(2, 1, 32, seed=5), random(2, 1, 32, seed=6), random(2, 2, 32, seed=7)
-    filled.keys[0][18:20], filled.values[0][18:20] = k.to(dtype).double(), v.to(dtype).double()
+    filled.keys[0][18:20], filled.values[0][18:20] = seen_in_cache(k, dtype), seen_in_cache(v, dtype)
     out, cache = torch.empty_like(q), stored_by(ops, filled.cache)
     run(
         ops,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benches.random_blocks import chunks
 from strata_kernels.ops import KvLayer, Ops, Rows, Weight
+from strata_kernels.reference.attention import quantise
 from strata_kernels.reference.quant import BLOCKS, unpack
 from tests.support.tiny_gguf import ENCODED, encode
 
@@ -23,7 +24,7 @@ CODEBOOK_TYPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ
 ALL_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, "Q4_K", "Q5_K", "Q6_K", *TABLE_TYPES, *SMALL_TYPES, *CODEBOOK_TYPES)
 BLOCK = {name: BLOCKS[name].elements for name in ALL_TYPES}
 SUPER_TYPES = tuple(name for name in ALL_TYPES if BLOCK[name] > 32)  # K must be a multiple of 64, 128 or 256
-KV_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+KV_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
 
 
 def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -110,7 +111,10 @@ def paged(
     counts = [-(-length // page_tokens) for length in lengths]
     order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed)) + 1
     shape = (sum(counts) + 1, kv_heads, page_tokens, width)
-    cache = KvLayer(torch.full(shape, 3e4).to(dtype), torch.full(shape, 3e4).to(dtype))
+    scaled = dtype is torch.int8
+    most = torch.full(shape, 99.0 if scaled else 3e4).to(dtype)
+    scales = [torch.full(shape[:3], 3e4) if scaled else None for _ in range(2)]
+    cache = KvLayer(most, most.clone(), *scales)
     pages = torch.zeros(len(lengths), max(counts) + 1, dtype=torch.int32)
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -119,15 +123,27 @@ def paged(
         own = order[taken : taken + count]
         taken += count
         pages[sequence, :count] = own.int()
-        k = random(length, kv_heads, width, seed=seed + 10 + sequence).to(dtype)
-        v = random(length, kv_heads, width, seed=seed + 50 + sequence).to(dtype)
-        for token in range(length):
-            page, offset = own[token // page_tokens], token % page_tokens
-            cache.keys[page, :, offset] = k[token]
-            cache.values[page, :, offset] = v[token]
-        keys.append(k.double())
-        values.append(v.double())
+        tokens = torch.arange(length)
+        page, offset = own[tokens // page_tokens], tokens % page_tokens
+        for first, stored, its_scales, kept in (
+            (10, cache.keys, cache.key_scales, keys),
+            (50, cache.values, cache.value_scales, values),
+        ):
+            x = random(length, kv_heads, width, seed=seed + first + sequence)
+            if its_scales is not None:
+                stored[page, :, offset], its_scales[page, :, offset] = quantise(x)
+            else:
+                stored[page, :, offset] = x.to(dtype)
+            kept.append(seen_in_cache(x, dtype))
     return Paged(cache, pages, keys, values)
+
+
+def seen_in_cache(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows [..., D] as a cache of this type gives them back, f64."""
+    if dtype is not torch.int8:
+        return x.to(dtype).double()
+    codes, scales = quantise(x)
+    return codes.double() * scales[..., None].double()
 
 
 def rows_at(pages: Tensor, page_tokens: int, places: Sequence[tuple[int, int]]) -> Rows:

@@ -9,6 +9,7 @@ namespace llmrun {
 constexpr int SPLIT = 128;     // keys whose softmax is taken together; part of the numeric contract
 constexpr int MOST_ROWS = 32;  // rows of one attention group
 constexpr int KEY_BLOCK = 16;  // keys interleaved in a page
+constexpr int MOST_HEAD_WIDTH = 4096;
 constexpr int MOST_PANEL = 64;  // elements of values that a build widens together, at most
 
 // Whether a page of that many tokens keeps its keys as [block][D][KEY_BLOCK]; else as rows, like values.

@@ -88,7 +88,7 @@ Phase linear_phase(LlmrunOp* op, Kernel run, int threads) {
 int64_t attention_scratch_bytes(const LlmrunOp& op) {
   const int64_t per_head = op.n[1] / op.n[2], queries = attention_rows(per_head) * per_head;
   const int64_t padded = (op.n[3] + 15) / 16 * 16;
-  const int64_t floats = queries * (padded + SPLIT + 2 * partial_floats(op.n[3])) + padded * 32 + SPLIT * MOST_PANEL;
+  const int64_t floats = queries * (padded + SPLIT + 2 * partial_floats(op.n[3])) + padded * 32 + SPLIT * (MOST_PANEL + 2);
   return floats * 4 + (2 * SPLIT + SPLIT / KEY_BLOCK) * static_cast<int64_t>(sizeof(void*)) + 64;
 }
 

@@ -115,6 +115,9 @@ static inline const TypeInfo* type_info(int64_t type) {
   return nullptr;
 }
 
+// Bytes of an element of a cache.
+static inline int64_t cache_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : type == LLMRUN_I8 ? 1 : 2; }
+
 static inline bool is_float(int64_t type) { return type == LLMRUN_F32 || type == LLMRUN_F16 || type == LLMRUN_BF16; }
 
 // Types whose blocks name points of a codebook, which pack and embed are handed.

@@ -20,16 +20,17 @@ constexpr int PANEL = PANEL_VECTORS * LANES;  // elements of values widened toge
 // The op's numbers and this worker's scratch.
 struct Task {
   const LlmrunOp* op;
-  int64_t per_head, kv_heads, width, padded, page_tokens, most_pages, partial;
+  int64_t per_head, kv_heads, width, padded, page_tokens, most_pages, partial, key_bytes, value_bytes;
   bool blocked;
   const int32_t *positions, *sequences, *pages;
   float *query, *keys, *weights, *result, *state;  // scratch: [Q][padded], [padded][KEYS], [Q][SPLIT], [Q][partial] x 2
   float* panel;                                    // [SPLIT][PANEL]: values widened for more queries than one tile has
+  float *key_scales, *value_scales;                // [SPLIT]; null when the elements are what they are
   const uint8_t **key_rows, **value_rows;          // [SPLIT]
   const uint8_t** next_keys;                       // [SPLIT / KEY_BLOCK]: where the keys of the next split begin
 };
 
-OP int element_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : 2; }
+constexpr int element_bytes(int type) { return type == LLMRUN_F32 ? 4 : type == LLMRUN_I8 ? 1 : 2; }
 
 Task make_task(const Job& job) {
   const LlmrunOp& op = *job.op;
@@ -43,6 +44,8 @@ Task make_task(const Job& job) {
   task.blocked = keys_in_blocks(op.n[4]);
   task.most_pages = op.n[7];
   task.partial = partial_floats(op.n[3]);
+  task.key_bytes = task.width * cache_bytes(op.n[8]);
+  task.value_bytes = task.width * cache_bytes(op.n[9]);
   task.positions = static_cast<const int32_t*>(op.p[3]);
   task.sequences = static_cast<const int32_t*>(op.p[4]);
   task.pages = static_cast<const int32_t*>(op.p[5]);
@@ -54,6 +57,8 @@ Task make_task(const Job& job) {
   task.result = next, next += queries * task.partial;
   task.state = next, next += queries * task.partial;
   task.panel = next, next += SPLIT * MOST_PANEL;
+  task.key_scales = op.p[7] ? next : nullptr, next += SPLIT;
+  task.value_scales = op.p[8] ? next : nullptr, next += SPLIT;
   task.key_rows = reinterpret_cast<const uint8_t**>(next);
   task.value_rows = task.key_rows + SPLIT;
   task.next_keys = task.value_rows + SPLIT;
@@ -75,33 +80,37 @@ void load_queries(const Task& task, const AttentionGroup& group, int64_t kv_head
     }
 }
 
-// Byte offset of a token of the group's sequence in the keys, and in the values.
+// Where a token of the group's sequence lies: rows before it in the keys, and in the values.
 OP int64_t place_of(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t token) {
   const int64_t page = task.pages[group.sequence * task.most_pages + token / task.page_tokens];
-  const int64_t row = (page * task.kv_heads + kv_head) * task.page_tokens + token % task.page_tokens;
-  return row * task.width * element_bytes(task.op->n[8]);
+  return (page * task.kv_heads + kv_head) * task.page_tokens + token % task.page_tokens;
 }
 
-// Addresses of keys and values [first, first + count) of the group's sequence. The address of the first key of a block is
-// that of the block; blocks beyond the last stand for any memory that may be read.
+// Addresses of keys and values [first, first + count) of the group's sequence, and their scales. The address of the first
+// key of a block is that of the block; blocks beyond the last stand for any memory that may be read.
 void locate(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t first, int64_t count) {
-  const int64_t bytes = task.width * element_bytes(task.op->n[8]);
   const uint8_t* keys = static_cast<const uint8_t*>(task.op->p[1]);
   const uint8_t* values = static_cast<const uint8_t*>(task.op->p[2]);
+  const float *key_scales = static_cast<const float*>(task.op->p[7]), *value_scales = static_cast<const float*>(task.op->p[8]);
   for (int64_t j = 0; j < count;) {
     int64_t at = place_of(task, group, kv_head, first + j);
-    for (int64_t t = (first + j) % task.page_tokens; t < task.page_tokens && j < count; ++t, ++j, at += bytes) {
-      task.key_rows[j] = keys + at;
-      task.value_rows[j] = values + at;
+    for (int64_t t = (first + j) % task.page_tokens; t < task.page_tokens && j < count; ++t, ++j, ++at) {
+      task.key_rows[j] = keys + at * task.key_bytes;
+      task.value_rows[j] = values + at * task.value_bytes;
+      if (key_scales) task.key_scales[j] = key_scales[at];
+      if (value_scales) task.value_scales[j] = value_scales[at];
     }
   }
   for (int64_t j = count; j < SPLIT; ++j) {
     task.key_rows[j] = task.key_rows[0];
     task.value_rows[j] = task.value_rows[0];
+    if (key_scales) task.key_scales[j] = 0.0f;
+    if (value_scales) task.value_scales[j] = 0.0f;
   }
   for (int64_t block = 0; block < SPLIT / KEY_BLOCK; ++block) {
     const int64_t token = first + SPLIT + block * KEY_BLOCK;
-    task.next_keys[block] = token < group.keys ? keys + place_of(task, group, kv_head, token) : task.key_rows[0];
+    task.next_keys[block] =
+        token < group.keys ? keys + place_of(task, group, kv_head, token) * task.key_bytes : task.key_rows[0];
   }
 }
 
@@ -109,6 +118,7 @@ template <int TYPE>
 OP F load_element(const uint8_t* row, int64_t i) {
   if constexpr (TYPE == LLMRUN_F32) return load(reinterpret_cast<const float*>(row) + i);
   if constexpr (TYPE == LLMRUN_F16) return load_half(reinterpret_cast<const uint16_t*>(row) + i);
+  if constexpr (TYPE == LLMRUN_I8) return load_i8(row + i);
   return load_bfloat(reinterpret_cast<const uint16_t*>(row) + i);
 }
 
@@ -116,6 +126,11 @@ template <int TYPE>
 OP F load_element_n(const uint8_t* row, int64_t i, int n) {
   if constexpr (TYPE == LLMRUN_F32) return load_n(reinterpret_cast<const float*>(row) + i, n);
   if constexpr (TYPE == LLMRUN_F16) return load_half_n(reinterpret_cast<const uint16_t*>(row) + i, n);
+  if constexpr (TYPE == LLMRUN_I8) {
+    uint8_t part[LANES] = {0};
+    for (int j = 0; j < n && j < LANES; ++j) part[j] = row[i + j];
+    return load_i8(part);
+  }
   return load_bfloat_n(reinterpret_cast<const uint16_t*>(row) + i, n);
 }
 
@@ -186,7 +201,11 @@ void score_tile(const Task& task, int64_t query, int64_t key, const uint8_t* con
 #pragma GCC unroll 8
   for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(task.weights + (query + i) * SPLIT + key + v * LANES, acc[i][v]);
+    for (int v = 0; v < V; ++v) {
+      const int64_t at = key + v * LANES;
+      const F score = task.key_scales ? mul(acc[i][v], load(task.key_scales + at)) : acc[i][v];
+      store(task.weights + (query + i) * SPLIT + at, score);
+    }
 }
 
 // Queries of one kv head against the KEYS keys in scratch.
@@ -232,8 +251,9 @@ void scores(const Task& task, int64_t queries, int64_t count) {
   }
 }
 
-// Turns the first `visible` scores into 2^(score - maximum), the rest up to `count` (rounded up to LANES) into 0.
-void soften(float* score, int visible, int64_t count, float* most_out, float* sum_out) {
+// Turns the first `visible` scores into 2^(score - maximum), the rest up to `count` (rounded up to LANES) into 0. The sum is
+// of the powers; with `scales` what is stored are their products with the scales of the values.
+void soften(float* score, const float* scales, int visible, int64_t count, float* end) {
   const int whole = visible / LANES * LANES;
   F most = set1(-INFINITY);
   for (int j = 0; j < whole; j += LANES) most = maxf(most, load(score + j));
@@ -242,24 +262,24 @@ void soften(float* score, int visible, int64_t count, float* most_out, float* su
   F sum = zero();
   for (int j = 0; j < whole; j += LANES) {
     const F value = exp2_down(sub(load(score + j), set1(top)));
-    store(score + j, value);
+    store(score + j, scales ? mul(value, load(scales + j)) : value);
     sum = add(sum, value);
   }
   if (whole < visible) {
     const F value = keep_below(exp2_down(sub(load(score + whole), set1(top))), visible - whole);
-    store(score + whole, value);
+    const F product = scales ? mul(value, load(scales + whole)) : value;
+    store(score + whole, keep_below(product, visible - whole));
     sum = add(sum, value);
   }
   for (int64_t j = (visible + LANES - 1) / LANES * LANES; j < count; j += LANES) store(score + j, zero());
-  *most_out = top;
-  *sum_out = hsum(sum);
+  end[0] = top;
+  end[1] = hsum(sum);
 }
 
 // The share of key j in the next split's blocks.
 OP void prefetch_next_key(const Task& task, int64_t j) {
-  const int64_t bytes = task.width * element_bytes(task.op->n[8]);
-  const uint8_t* from = task.next_keys[j / KEY_BLOCK] + j % KEY_BLOCK * bytes;
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+  const uint8_t* from = task.next_keys[j / KEY_BLOCK] + j % KEY_BLOCK * task.key_bytes;
+  for (int64_t at = 0; at < task.key_bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
 // result[Q][d .. d + V * LANES) = weights x values, key by key; TAIL: one vector of which n elements exist.
@@ -376,26 +396,34 @@ OP int visible_keys(const Task& task, const AttentionGroup& group, int64_t query
   return static_cast<int>(left < 0 ? 0 : left > SPLIT ? SPLIT : left);
 }
 
+void score(const Task& task, int64_t queries, int64_t count) {
+  switch (task.op->n[8]) {
+    case LLMRUN_F32: return scores<LLMRUN_F32>(task, queries, count);
+    case LLMRUN_F16: return scores<LLMRUN_F16>(task, queries, count);
+    case LLMRUN_I8: return scores<LLMRUN_I8>(task, queries, count);
+    default: return scores<LLMRUN_BF16>(task, queries, count);
+  }
+}
+
+void take_values(const Task& task, int64_t queries, int64_t count) {
+  switch (task.op->n[9]) {
+    case LLMRUN_F32: return weigh<LLMRUN_F32>(task, queries, count);
+    case LLMRUN_F16: return weigh<LLMRUN_F16>(task, queries, count);
+    case LLMRUN_I8: return weigh<LLMRUN_I8>(task, queries, count);
+    default: return weigh<LLMRUN_BF16>(task, queries, count);
+  }
+}
+
 // The partial result of one split in task.result: [Q][width values .. maximum, sum at partial-16, -15].
-template <int TYPE>
 void run_split(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t split) {
   const int64_t first = split * SPLIT, queries = queries_of(task, group);
   const int64_t count = group.keys - first < SPLIT ? group.keys - first : SPLIT;
   locate(task, group, kv_head, first, count);
-  scores<TYPE>(task, queries, count);
-  for (int64_t i = 0; i < queries; ++i) {
-    float* end = task.result + i * task.partial + task.padded;
-    soften(task.weights + i * SPLIT, visible_keys(task, group, i, first), count, end, end + 1);
-  }
-  weigh<TYPE>(task, queries, count);
-}
-
-void run_typed(const Task& task, const AttentionGroup& group, int64_t kv_head, int64_t split) {
-  switch (task.op->n[8]) {
-    case LLMRUN_F32: return run_split<LLMRUN_F32>(task, group, kv_head, split);
-    case LLMRUN_F16: return run_split<LLMRUN_F16>(task, group, kv_head, split);
-    default: return run_split<LLMRUN_BF16>(task, group, kv_head, split);
-  }
+  score(task, queries, count);
+  for (int64_t i = 0; i < queries; ++i)
+    soften(task.weights + i * SPLIT, task.value_scales, visible_keys(task, group, i, first), count,
+           task.result + i * task.partial + task.padded);
+  take_values(task, queries, count);
 }
 
 // 2^x for x <= 0; of the two that a merge needs one is 2^0.
@@ -439,7 +467,7 @@ OP int64_t splits_of(const AttentionGroup& group) { return (group.keys + SPLIT -
 void run_direct(const Task& task, const AttentionGroup& group, int64_t kv_head) {
   load_queries(task, group, kv_head);
   for (int64_t split = 0; split < splits_of(group); ++split) {
-    run_typed(task, group, kv_head, split);
+    run_split(task, group, kv_head, split);
     merge(task, group, task.result, split);
   }
   write_out(task, group, kv_head);
@@ -465,7 +493,7 @@ void attention(const Job& job) {
     const int64_t local = unit - group.first_unit, kv_head = local / splits_of(group);
     task.result = partial_of(task, plan, group, local);
     load_queries(task, group, kv_head);
-    run_typed(task, group, kv_head, local % splits_of(group));
+    run_split(task, group, kv_head, local % splits_of(group));
   }
 }
 

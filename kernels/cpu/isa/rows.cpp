@@ -21,6 +21,24 @@ void rotate(float* head, const float* cosine, const float* sine, int64_t pairs) 
   }
 }
 
+// A row as bytes; returns its scale. A row that is not finite gets a scale that is not.
+float quantize_row(const float* row, uint8_t* out, int64_t width) {
+  F most = zero(), wrong = zero();
+  lanes(0, width, [&](int64_t i, int n) {
+    const F x = load_some(row + i, n);
+    most = maxf(most, maxf(x, sub(zero(), x)));
+    wrong = fma(x, zero(), wrong);
+  });
+  const float top = hmax(most);
+  const F inverse = set1(top >= LEAST_ACTIVATION ? 127.0f / top : 0.0f);
+  int8_t bytes[LANES];
+  lanes(0, width, [&](int64_t i, int n) {
+    store_i8(bytes, round_nearest(mul(load_some(row + i, n), inverse)));
+    __builtin_memcpy(out + i, bytes, static_cast<size_t>(n));
+  });
+  return top * (1.0f / 127.0f) + hsum(wrong);
+}
+
 void store_row(const float* row, uint8_t* cache, int64_t width, int64_t type) {
   if (type == LLMRUN_F32) {
     __builtin_memcpy(cache, row, static_cast<size_t>(width) * 4);
@@ -33,6 +51,16 @@ void store_row(const float* row, uint8_t* cache, int64_t width, int64_t type) {
   for (; i < width; ++i) out[i] = type == LLMRUN_F16 ? float_to_half(row[i]) : float_to_bfloat(row[i]);
 }
 
+// Elements of `bytes` bytes, KEY_BLOCK of them apart.
+void spread(const uint8_t* from, uint8_t* to, int64_t count, int64_t bytes) {
+  for (int64_t j = 0; j < count; ++j)
+    switch (bytes) {
+      case 1: to[j * KEY_BLOCK] = from[j]; break;
+      case 2: __builtin_memcpy(to + j * KEY_BLOCK * 2, from + j * 2, 2); break;
+      default: __builtin_memcpy(to + j * KEY_BLOCK * 4, from + j * 4, 4);
+    }
+}
+
 // The key of one token into its block; `cache` is where the page keeps this head, `token` its number in the page.
 void store_key(const float* row, uint8_t* cache, int64_t token, int64_t width, int64_t type) {
   const int64_t first = token / KEY_BLOCK * KEY_BLOCK * width + token % KEY_BLOCK;
@@ -42,11 +70,34 @@ void store_key(const float* row, uint8_t* cache, int64_t token, int64_t width, i
     const int64_t count = width - i < piece ? width - i : piece;
     store_row(row + i, stored, count, type);
     const int64_t at = first + i * KEY_BLOCK;
-    if (type == LLMRUN_F32)
-      for (int64_t j = 0; j < count; ++j) __builtin_memcpy(cache + (at + j * KEY_BLOCK) * 4, stored + j * 4, 4);
-    else
-      for (int64_t j = 0; j < count; ++j) __builtin_memcpy(cache + (at + j * KEY_BLOCK) * 2, stored + j * 2, 2);
+    spread(stored, cache + at * cache_bytes(type), count, cache_bytes(type));
   }
+}
+
+// Keys or values of a layer.
+struct Store {
+  int64_t type;
+  uint8_t* cache;
+  float* scales;
+};
+
+// A token's row; `place`: the rows before this page and head, `token` its number in the page.
+void store_token(const Store& store, const float* row, int64_t place, int64_t token, int64_t width, bool blocks) {
+  const int64_t bytes = cache_bytes(store.type);
+  uint8_t* out = store.cache + place * width * bytes;
+  if (store.type == LLMRUN_I8) {
+    uint8_t quants[MOST_HEAD_WIDTH];
+    store.scales[place + token] = quantize_row(row, quants, width);
+    if (blocks)
+      spread(quants, out + token / KEY_BLOCK * KEY_BLOCK * width + token % KEY_BLOCK, width, 1);
+    else
+      __builtin_memcpy(out + token * width, quants, static_cast<size_t>(width));
+    return;
+  }
+  if (blocks)
+    store_key(row, out, token, width, store.type);
+  else
+    store_row(row, out + token * width * bytes, width, store.type);
 }
 
 // A sum of quants as an integer; 0 where a row is not finite.
@@ -150,8 +201,7 @@ void rope(const Job& job) {
 
 void kv_store(const Job& job) {
   const LlmrunOp& op = *job.op;
-  const int64_t heads = op.n[1], width = op.n[2], page_tokens = op.n[3], pages = op.n[4], type = op.n[5];
-  const int64_t bytes = width * (type == LLMRUN_F32 ? 4 : 2);
+  const int64_t heads = op.n[1], width = op.n[2], page_tokens = op.n[3], pages = op.n[4];
   const int32_t* slots = static_cast<const int32_t*>(op.p[4]);
   for (int64_t r = job.begin; r < job.end; ++r) {
     const int64_t slot = slots[r];
@@ -163,12 +213,10 @@ void kv_store(const Job& job) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t place = (slot / page_tokens * heads + h) * page_tokens;
       const int64_t row = (r * heads + h) * width;
-      uint8_t* keys = static_cast<uint8_t*>(op.p[2]) + place * bytes;
-      if (keys_in_blocks(page_tokens))
-        store_key(source(job, 0) + row, keys, token, width, type);
-      else
-        store_row(source(job, 0) + row, keys + token * bytes, width, type);
-      store_row(source(job, 1) + row, static_cast<uint8_t*>(op.p[3]) + (place + token) * bytes, width, type);
+      for (int side = 0; side < 2; ++side) {
+        const Store store = {op.n[5 + side], static_cast<uint8_t*>(op.p[2 + side]), target(job, 5 + side)};
+        store_token(store, source(job, side) + row, place, token, width, side == 0 && keys_in_blocks(page_tokens));
+      }
     }
   }
 }

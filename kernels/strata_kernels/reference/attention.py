@@ -5,18 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata_kernels.ops import KvLayer, Rows
+from strata_kernels.ops import Array, KvLayer, Rows
 from strata_kernels.reference.dense import require_inside
 from strata_kernels.reference.tensors import tensor
 
+LEAST_ACTIVATION = 1e-30  # as in kernels/cpu/core/types.h
+
 
 def kv_store(k: Tensor, v: Tensor, cache: KvLayer, rows: Rows) -> None:
-    """Write k, v [R, K, D] into the slots of each row, converted to the cache's type."""
-    slots, keys, values = tensor(rows.slots).long(), tensor(cache.keys), tensor(cache.values)
-    require_inside(slots, keys.shape[0] * cache.page_tokens, "kv_store: a slot lies outside the cache")
+    """Write k, v [R, K, D] into the slots of each row, converted to the cache's types."""
+    slots = tensor(rows.slots).long()
+    require_inside(slots, cache.keys.shape[0] * cache.page_tokens, "kv_store: a slot lies outside the cache")
     pages, offsets = slots // cache.page_tokens, slots % cache.page_tokens
-    keys[pages, :, offsets] = k.to(keys.dtype)
-    values[pages, :, offsets] = v.to(values.dtype)
+    for rows_of, stored, scales in ((k, cache.keys, cache.key_scales), (v, cache.values, cache.value_scales)):
+        out = tensor(stored)
+        if scales is None:
+            out[pages, :, offsets] = rows_of.to(out.dtype)
+        else:
+            out[pages, :, offsets], tensor(scales)[pages, :, offsets] = quantise(rows_of)
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes i8 [..., D] and scales f32 [...] of x, as ops.KvLayer states them."""
+    most = x.abs().amax(-1, keepdim=True)
+    inverse = torch.where(most >= LEAST_ACTIVATION, torch.full_like(most, 127.0) / most, torch.zeros_like(most))
+    codes = torch.nan_to_num((x * inverse).round(), nan=0.0).clamp(-127, 127).to(torch.int8)
+    wrong = (x * 0).sum(-1)  # NaN where a row is not finite
+    return codes, most.squeeze(-1) * torch.tensor(1 / 127, dtype=torch.float32) + wrong
 
 
 def attention(q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
@@ -30,14 +45,17 @@ def attention(q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) 
         visible = position + 1
         pages = table[sequence, : -(-visible // cache.page_tokens)].long()
         require_inside(pages, all_keys.shape[0], message)
-        keys, values = _gather(all_keys, pages, visible), _gather(all_values, pages, visible)
+        keys = _gather(all_keys, cache.key_scales, pages, visible)
+        values = _gather(all_values, cache.value_scales, pages, visible)
         out[row] = _attend(q[row], keys, values, scale)
 
 
-def _gather(cache: Tensor, pages: Tensor, visible: int) -> Tensor:
+def _gather(cache: Tensor, scales: Array | None, pages: Tensor, visible: int) -> Tensor:
     """The first `visible` tokens of a sequence as contiguous f32 [K, visible, D]."""
-    tokens = cache[pages].transpose(0, 1).flatten(1, 2)[:, :visible]
-    return tokens.to(torch.float32).contiguous()
+    tokens = cache[pages].transpose(0, 1).flatten(1, 2)[:, :visible].to(torch.float32)
+    if scales is not None:
+        tokens = tokens * tensor(scales)[pages].transpose(0, 1).flatten(1, 2)[:, :visible, None]
+    return tokens.contiguous()
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
