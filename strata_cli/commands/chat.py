@@ -13,6 +13,7 @@ from strata_cli.flags import LoadFlags, SamplingFlags, sampling_settings_of, to_
 from strata_cli.once import Manner, Once, check_writable
 from strata_cli.repl.chat import Chat
 from strata_cli.repl.conversation import Conversation
+from strata_cli.repl.echo import keys_unseen
 from strata_cli.repl.input import LineSource, PlainInput
 from strata_cli.repl.sessions import LAST, Sessions
 from strata_cli.talkflags import KeepFlags, OnceFlags, PlaceFlags, TalkFlags, ThinkCommand
@@ -159,6 +160,7 @@ def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) ->
             hide_thinking=flags.talk.hide_thinking,
             load_s=found.load_s,
             pending=files,
+            answering=keys_unseen,
         )
         _greet(app, loop)
         return run_loop(loop, source, spoken.words or "")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strata_cli.output import Output
 from strata_cli.repl.conversation import STOPPED, Conversation
-from strata_cli.repl.input import image_paths
+from strata_cli.repl.input import image_paths, missing_images
 from strata_cli.repl.render import Answer, AnswerView, collect, stats_line
 from strata_cli.repl.sessions import Sessions
 from strata_engine.chat import ChatRequest
-from strata_engine.errors import ContextExceeded, LlmrunError, RequestRefused
+from strata_engine.errors import ContextExceeded, LlmrunError, NotFound, RequestRefused
 from strata_engine.runtime.api import LoadedModel, Service
 
 _NEARLY_FULL = 0.8
+_AS_TEXT = "put the name in `backticks` to send it as plain text"
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Chat:
     list_models  names of the models on this machine (/list)
     origins      where each sampling setting came from, by its name
     session      name that every exchange is saved under; None = not saved
+    answering    entered while an answer comes (a terminal hides the keys pressed meanwhile)
     """
 
     service: Service
@@ -43,15 +46,19 @@ class Chat:
     pending: list[str] = field(default_factory=list)  # text of /file, sent in front of the next message
     last: Answer | None = None
     keep_history: Callable[[bool], None] = lambda keep: None
+    answering: Callable[[], AbstractContextManager[None]] = nullcontext
     done: bool = False
 
     def ask(self, text: str) -> Answer | None:
         """Send a message, print the answer, keep both. None when it was refused; the conversation is then unchanged."""
+        missing = missing_images(text)
+        if missing:
+            raise NotFound(f"no such image: {', '.join(missing)} (nothing was sent)", "check the path; " + _AS_TEXT)
         images = image_paths(text)
         if images:
             raise RequestRefused(
                 f"this engine cannot see images: {', '.join(Path(p).name for p in images)} (nothing was sent)",
-                "put the name in `backticks` to send it as plain text",
+                _AS_TEXT,
             )
         question = "\n\n".join([*self.pending, text])
         answer = self._run(self.talk.request(question))
@@ -106,7 +113,8 @@ class Chat:
     def _run(self, request: ChatRequest) -> Answer:
         view = AnswerView(self.output, not self.hide_thinking)
         try:
-            answer = collect(self.service.stream(self.model.name, request, self.talk.params), view.show)
+            with self.answering():
+                answer = collect(self.service.stream(self.model.name, request, self.talk.params), view.show)
         except ContextExceeded as error:
             view.end()
             raise ContextExceeded(

@@ -61,6 +61,18 @@ def image_paths(text: str) -> list[str]:
     return found
 
 
+def missing_images(text: str) -> list[str]:
+    """Words outside `code` that spell the path of an image (a folder in it, or file:) where there is no such file."""
+    found: list[str] = []
+    for match in _WORD.finditer(_CODE.sub(" ", text)):
+        word = (match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])).rstrip(",;:!?)")
+        bare = word.rstrip(".")
+        is_path = "/" in bare and ("://" not in bare or bare.startswith("file:"))
+        if is_path and bare.lower().endswith(_IMAGES) and not (_as_path(word) or _as_path(bare)):
+            found.append(bare)
+    return found
+
+
 def _as_path(word: str) -> Path | None:
     if word.startswith("file:"):
         word = unquote(urlsplit(word).path)

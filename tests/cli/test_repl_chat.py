@@ -136,6 +136,21 @@ def test_an_image_path_is_refused_before_sending(desk, tmp_path: Path):
     assert "cannot see images" in d.err.getvalue()
 
 
+@pytest.mark.parametrize("path", ["./no-cat.png", "/nowhere/cat.JPG", '"pictures/my cat.png"', "file:///no/cat.webp"])
+def test_a_missing_image_is_one_error_and_nothing_is_sent(desk, path: str):
+    d = desk(answer("never"))
+    d.say(f"what is in {path}?")
+    assert "no such image" in d.err.getvalue() and d.err.getvalue().count("error:") == 1
+    assert d.service.requests == [] and d.roles == []
+
+
+@pytest.mark.parametrize("text", ["how do I open cat.png?", "see `./no-cat.png`", "https://a.b/c.png", "and/or .png"])
+def test_words_that_are_no_image_paths_are_sent(desk, text: str):
+    d = desk(answer("fine"))
+    d.say(text)
+    assert d.roles[0] == ("user", text)
+
+
 def test_a_refused_question_leaves_the_conversation_as_it_was(desk):
     d = desk(answer("one"), ContextExceeded("2000 tokens, 1000 fit"), [Started("s", 1), Failed(RequestRefused("no"))])
     d.say("a", "b", "c")

@@ -110,6 +110,18 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_part(start, service):
     assert chat.send("\x04").code() == 0
 
 
+def test_keys_typed_into_an_answer_wait_for_the_next_prompt(start, service):
+    chat = start().ready().send(f"say: {'ab' * 300} end\r")
+    chat.child.expect_exact("end")  # the line editor shows the question
+    chat.child.expect_exact("abab")
+    chat.send("say: later")
+    chat.child.expect_exact("end")
+    assert "later" not in chat.child.before
+    chat.prompt().child.expect_exact("say: later")  # the line editor shows what waited
+    chat.send("\r")
+    service.wait_until(lambda fake: sent(fake)[-1:] == ["say: later"])
+
+
 def test_retry_save_and_load_work_from_the_keyboard(start, service):
     chat = start().ready().say("say: one", "one").say("/retry", "one").say("/save talk", "saved as talk")
     chat.say("/clear", "cleared").say("/load talk", "2 messages").say("say: two", "two")
