@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 7
+#define LLMRUN_ABI 8
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -62,7 +62,8 @@ enum LlmrunCode {
   LLMRUN_LINEAR = 3,       // n: R K count (N type)*   p: x blocks (packed out bias|0)*      flags: 1 = add to out, 2 = 16-bit activations
   LLMRUN_SILU_MUL = 4,     // n: count                 p: gate up out
   LLMRUN_ADD = 5,          // n: count                 p: a b out
-  LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin      f: scale
+  LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin axes|0   f: scale
+                           // with axes i32 [pairs]: positions is [3, R], pair i turns by positions[axes[i]]
   LLMRUN_ROPE = 7,         // n: R H D pairs           p: x cos sin           flags: 1 = adjacent pairs
   // Keys and values may differ in type; scales f32 [P, K, page_tokens] for I8, else 0.
   LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P key_type value_type   p: k v keys values slots key_scales value_scales
@@ -88,6 +89,10 @@ enum LlmrunCode {
   LLMRUN_GATED_NORM = 22,  // n: R W                   p: x weight gate out   f: eps   flags: 1 = sigmoid, else SiLU
   LLMRUN_SIGMOID_MUL = 23, // n: count                 p: x gate out
   LLMRUN_ADD_SCALED = 24,  // n: R W                   p: x gate[R] out       (out += sigmoid(gate) x)
+  // Image towers.
+  LLMRUN_PUT_ROWS = 50,    // n: R W source_rows source_cols column   p: x index out   flags: 1 = add to out; index < 0: stays
+  LLMRUN_LAYER_NORM = 51,  // n: R W                   p: x weight bias out   f: eps
+  LLMRUN_GELU = 52,        // n: count                 p: x out               flags: 1 = tanh approximation
   // Residual streams, hashed n-grams, block-sparse attention. G tokens of a block, k blocks, J rows of the table a token.
   LLMRUN_STREAM_NORM = 60,  // n: R S W                p: x weight[S, W] out   f: eps
   LLMRUN_SILU_SCALED = 61,  // n: count                p: x out               f: scale
@@ -111,7 +116,7 @@ enum LlmrunStatus {
   LLMRUN_BAD_ID = 1,        // embed: id outside the table
   LLMRUN_BAD_SLOT = 2,      // kv_store: slot outside the cache
   LLMRUN_BAD_ROW = 3,       // attention: position, sequence or page number out of range
-  LLMRUN_BAD_INDEX = 4,     // gather: index outside the rows
+  LLMRUN_BAD_INDEX = 4,     // gather, put_rows: index outside the rows
   LLMRUN_NO_MEMORY = 5,
   LLMRUN_BAD_PROGRAM = 6,
   LLMRUN_BAD_EXPERT = 7,    // expert_plan: id of no expert

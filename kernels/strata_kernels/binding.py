@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 7
+ABI = 8
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -28,15 +28,17 @@ EXPERT_ROUTE, EXPERT_PLAN, EXPERT_INPUT, EXPERT_LINEAR, EXPERT_HIDDEN, EXPERT_CO
 SHORT_CONV, DELTA_RULE, GATED_NORM, SIGMOID_MUL, ADD_SCALED = range(20, 25)
 STREAM_NORM, SILU_SCALED, STREAM_MIX, STREAM_ADD, STREAM_GATE, NGRAM_ROWS, SHARD_ROWS = range(60, 67)
 INDEX_STORE, INDEX_SELECT, SPARSE_ATTENTION = range(67, 70)
+PUT_ROWS, LAYER_NORM, GELU = range(50, 53)
 ADD_TO_OUT, FINE, RENORMALISE = 1, 2, 4
 WITH_SILU, TILED_HEADS, WITH_SIGMOID = 1, 1, 1
 I8 = 24  # a type of caches only
+TANH = 1  # of GELU
 
 STATUS = {
     1: "embed: an id lies outside the table",
     2: "kv_store: a slot lies outside the cache",
     3: "attention: a position, sequence or page number lies outside the cache",
-    4: "gather: an index lies outside the rows",
+    4: "gather or put_rows: an index lies outside the rows",
     5: "out of memory for the kernels' scratch",
     6: "the program could not run",
     7: "experts: a chosen id is no expert",

@@ -25,6 +25,7 @@ from strata_kernels.grids import codebook
 from strata_kernels.native_delta import DeltaOps
 from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
 from strata_kernels.native_streams import NativeStreamOps
+from strata_kernels.native_towers import record_gelu, record_layer_norm, record_put_rows
 from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
@@ -307,24 +308,26 @@ class NativeOps(DeltaOps, NativeStreamOps):
         turned = dense(x, "rope x", (None, None, None))
         count, heads, width = turned.shape
         frequencies = dense(rotary.inverse_frequencies, "rope inverse_frequencies", (None,))
-        positions = dense(rows.positions, "rope positions", (count,), "i32")
         pairs = frequencies.count
+        axes = None if rotary.axes is None or rows.axes is None else dense(rotary.axes, "rope axes", (pairs,), "i32")
+        shape = (count,) if axes is None else (3, count)
+        positions = dense(rotary.positions(rows), "rope positions", shape, "i32")
         if 2 * pairs > width:
             raise ValueError(f"rope: {pairs} pairs do not fit a head of {width}")
         if not turned.count or not pairs:
             return
-        cosine, sine = self._rope_table(positions, frequencies, rotary.scale)
+        cosine, sine = self._rope_table(positions, frequencies, axes, rotary.scale)
         numbers = (count, heads, width, pairs)
         self._emit(binding.ROPE, numbers, (turned, cosine, sine), (turned,), flags=int(rotary.adjacent))
 
-    def _rope_table(self, positions: Seen, frequencies: Seen, scale: float) -> tuple[Seen, Seen]:
+    def _rope_table(self, positions: Seen, frequencies: Seen, axes: Seen | None, scale: float) -> tuple[Seen, Seen]:
         """cos and sin [R, pairs], made once a step for all layers that rotate alike."""
-        count, pairs = positions.count, frequencies.count
-        key = (positions.start, count, frequencies.start, pairs, hash(scale))
+        count, pairs = positions.shape[-1], frequencies.count
+        key = (positions.start, count, frequencies.start, pairs, axes.start if axes else 0, hash(scale))
         found = self._tables.get(key)
         if found is None:
             found = (see(np.empty((count, pairs), np.float32)), see(np.empty((count, pairs), np.float32)))
-            pointers = (positions, frequencies, *found)
+            pointers = (positions, frequencies, *found, axes)
             self._recorder.emit(binding.ROPE_TABLE, (count, pairs), pointers, (scale,))
             if self._recorder.recording:
                 self._tables[key] = found
@@ -376,6 +379,18 @@ class NativeOps(DeltaOps, NativeStreamOps):
         apart(target, "gather", source)
         if count:
             self._emit(binding.GATHER, (count, width, source_rows), (source, which, target), (target,))
+
+    def put_rows(self, x: Array, index: Array, column: int, out: Array, add: bool = False) -> None:
+        """out[r, W] (+)= x[index[r], column : column + W] where index[r] >= 0. Running raises IndexError."""
+        record_put_rows(self._emit, x, index, column, out, add)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
+        """out = (x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension. out may be x."""
+        record_layer_norm(self._emit, x, weight, bias, eps, out)
+
+    def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
+        """out = x * Phi(x), exact or by the tanh approximation. out may be x."""
+        record_gelu(self._emit, x, out, tanh)
 
     # -- sampling helpers ---------------------------------------------------------------------------------------------
 

@@ -109,6 +109,7 @@ class Rows:
     positions [R]: token position in its sequence; sequences [R]: row of `pages`; slots [R]: cache slot the row's key
     and value go to; pages [B, most pages]: page numbers of each sequence in order; states [B]: state slot of each
     sequence, needed by the recurrent ops only.
+    axes [3, R]: positions in time, height and width for rotations that read several axes; None = all as `positions`.
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
     The rows of one sequence stand together, in order of their positions. A row of position 0 finds zeros in place of
     its slot's past, whatever the slot holds.
@@ -119,6 +120,7 @@ class Rows:
     slots: Array
     pages: Array
     states: Array | None = None
+    axes: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,17 @@ class Rotary:
     """Rotary embedding: `inverse_frequencies` f32 [n], made by the model on the host; the first 2n of each head rotate.
 
     `adjacent`: pairs (2i, 2i+1) as GGUF llama files need; else (i, i+n). `scale` multiplies cos and sin (YaRN).
+    `axes` i32 [n]: which of the three of Rows.axes each frequency turns by; None = by Rows.positions.
     """
 
     inverse_frequencies: Array
     adjacent: bool = False
     scale: float = 1.0
+    axes: Array | None = None
+
+    def positions(self, rows: Rows) -> Array:
+        """What the rotation turns by: [R], or [3, R] when the frequencies choose among axes."""
+        return rows.positions if self.axes is None or rows.axes is None else rows.axes
 
 
 @dataclass(frozen=True)
@@ -325,6 +333,21 @@ class Ops(StreamOps, Protocol):
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]; index i32."""
+        ...
+
+    def put_rows(self, x: Array, index: Array, column: int, out: Array, add: bool = False) -> None:
+        """out[r, W] = x[index[r], column : column + W] where index[r] >= 0; other rows stay. With `add`, added.
+
+        x [N, C]; index i32 [R]; `column` and the width of `out` lie inside C.
+        """
+        ...
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
+        """out = (x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension. x [R, W]. out may be x."""
+        ...
+
+    def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
+        """out = x * Phi(x), by the error function or by its tanh approximation. Same shapes. out may be x."""
         ...
 
 

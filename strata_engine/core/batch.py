@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata_engine.core.sequence import NO_SLOT
 from strata_kernels.ops import Array, Ops, Rows
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the rows of a span see. `axes` i32 [3, n]: rotary positions in time, height and width.
+
+    `rows` i32 [k]: which rows of the span stand for image features, `features` f32 [k, width] are these.
+    """
+
+    axes: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    features: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,7 @@ class Span:
     """Consecutive rows of one sequence: `ids` at positions start, start+1, ...
 
     `pages` covers start + len(ids) tokens. `logits`: how many of the last rows want logits. `slot`: the sequence's
-    state slot, which a model with recurrent layers needs.
+    state slot, which a model with recurrent layers needs. `sight`: of a sequence with images; None: plain text.
     """
 
     ids: Sequence[int]
@@ -30,6 +43,7 @@ class Span:
     pages: array[int]
     logits: int = 0
     slot: int = NO_SLOT
+    sight: Sight | None = None
 
 
 @dataclass(frozen=True)
@@ -37,12 +51,16 @@ class Batch:
     """All that one forward reads: ids i32 [R], rows, the cache of every layer, and which rows want logits i32 [n].
 
     `caches`: one per layer, of the kind that the layer's memory makes (KvLayer, StateLayer); None: it keeps nothing.
+    Of a model that sees: `feature_rows` i32 [R], the row of `features` f32 [most rows, width] that takes the place of a
+    token's embedding, -1 for ordinary tokens. A width of several residual streams goes on with what deeper layers add.
     """
 
     ids: Array
     rows: Rows
     caches: tuple[Any, ...]
     logit_rows: Array
+    features: Array | None = None
+    feature_rows: Array | None = None
 
     @property
     def count(self) -> int:
@@ -71,11 +89,44 @@ class BatchLimits:
     logit_rows: int
 
 
-class BatchBuffers:
-    """Fixed-address i32 buffers for ids, positions, sequences, slots, pages, state slots and logit rows."""
+class SightBuffers:
+    """Fixed-address buffers for what rows see: axes, features and which rows are features."""
 
-    def __init__(self, limits: BatchLimits, caches: tuple[Any, ...], page_tokens: int, ops: Ops) -> None:
+    def __init__(self, rows: int, width: int, ops: Ops) -> None:
+        # the axes of a step of R rows are the first 3 R elements, so that [3, R] has no gaps
+        self.axes, self.feature_rows = ops.zeros(3 * rows, dtype="i32"), ops.zeros(rows, dtype="i32")
+        self.features = ops.zeros(rows, width)
+        self._np_axes, self._np_rows = ops.host(self.axes), ops.host(self.feature_rows)
+        self._np_features = ops.host(self.features)
+
+    def fill(self, spans: Sequence[Span], rows: int) -> None:
+        """Write what the rows of all spans see; rows of plain spans stand at their own position on every axis."""
+        axes = self._np_axes[: 3 * rows].reshape(3, rows)
+        self._np_rows[:rows] = -1
+        row = 0
+        for span in spans:
+            end = row + len(span.ids)
+            if span.sight is None:
+                axes[:, row:end] = np.arange(span.start, span.start + len(span.ids), dtype=np.int32)
+            else:
+                axes[:, row:end] = span.sight.axes
+                seen = row + span.sight.rows
+                self._np_features[seen] = span.sight.features
+                self._np_rows[seen] = seen
+            row = end
+
+
+class BatchBuffers:
+    """Fixed-address i32 buffers for ids, positions, sequences, slots, pages, state slots and logit rows.
+
+    `feature_width`: of a model that sees, the width of its image features; 0: it does not.
+    """
+
+    def __init__(
+        self, limits: BatchLimits, caches: tuple[Any, ...], page_tokens: int, ops: Ops, feature_width: int = 0
+    ) -> None:
         self.limits = limits
+        self._sight = SightBuffers(limits.rows, feature_width, ops) if feature_width else None
         self._caches = caches
         self._page_tokens = page_tokens
         most_pages = -(-limits.context_tokens // self._page_tokens)
@@ -100,6 +151,8 @@ class BatchBuffers:
         limits = self.limits
         if rows > limits.rows or len(spans) > limits.sequences or wanted > limits.logit_rows:
             raise ValueError(f"batch of {rows} rows, {len(spans)} sequences, {wanted} logit rows exceeds {limits}")
+        if self._sight is not None:
+            self._sight.fill(spans, rows)
         row = logit = 0
         for number, span in enumerate(spans):
             self._fill_span(number, row, span)
@@ -129,4 +182,9 @@ class BatchBuffers:
     def view(self, rows: int, logit_rows: int) -> Batch:
         """The Batch of this shape, as views of the buffers."""
         where = Rows(self._positions[:rows], self._sequences[:rows], self._slots[:rows], self._pages, self._states)
-        return Batch(self._ids[:rows], where, self._caches, self._logit_rows[:logit_rows])
+        batch = Batch(self._ids[:rows], where, self._caches, self._logit_rows[:logit_rows])
+        sight = self._sight
+        if sight is None:
+            return batch
+        where = replace(where, axes=sight.axes[: 3 * rows].reshape(3, rows))
+        return replace(batch, rows=where, features=sight.features, feature_rows=sight.feature_rows[:rows])

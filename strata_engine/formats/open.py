@@ -11,14 +11,20 @@ from strata_engine.formats.foreign import describe, is_gguf, is_safetensors
 from strata_engine.formats.gguf import GgufSource
 from strata_engine.formats.gguf_split import part_names
 from strata_engine.formats.mapping import read_head
+from strata_engine.formats.nested import flattened
 from strata_engine.formats.safetensors import SafetensorsSource
 
 
 def open_weights(paths: Path | str | Sequence[Path | str]) -> WeightSource:
     """Open a checkpoint: a directory, one file (further parts are found beside it), or all weight files.
 
+    A decoder that its config nests beside an image tower is brought to the top (nested.py).
     Raises CorruptFile (6) for damaged or incomplete data, NotFound (3), UsageError (2) when unclear what is meant.
     """
+    return flattened(_open(paths))
+
+
+def _open(paths: Path | str | Sequence[Path | str]) -> WeightSource:
     given = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
     if not given:
         raise UsageError("no weight file was given")

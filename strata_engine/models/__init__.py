@@ -22,6 +22,7 @@ GGUF = {
     "qwen3next": ("qwen3_next", "Qwen3Next"),
     "qwen35": ("qwen3_5", "Qwen35"),
     "qwen35moe": ("qwen3_5", "Qwen35Moe"),
+    "qwen3vl": ("qwen3_vl", "Qwen3Vl"),
 }
 HUGGING_FACE = {
     "LlamaForCausalLM": ("llama", "Llama"),
@@ -34,6 +35,7 @@ HUGGING_FACE = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen35"),
     "Qwen3_5MoeForCausalLM": ("qwen3_5", "Qwen35Moe"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5", "Qwen35Moe"),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3Vl"),
 }
 _MODEL_TYPES = {
     "llama": "LlamaForCausalLM",
@@ -46,6 +48,7 @@ _MODEL_TYPES = {
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
 
 

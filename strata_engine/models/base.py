@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
@@ -17,6 +17,7 @@ class Model(Protocol):
     """A loaded model. Calls only Ops, so that a step can be recorded; keeps no state of any sequence."""
 
     config: ModelConfig
+    sees: ClassVar[bool]  # takes the features of an image tower, where the checkpoint has one
 
     @classmethod
     def configure(cls, source: WeightSource) -> ModelConfig:

@@ -39,12 +39,16 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding: base, how many of a head's elements rotate, pairing (see ops.Rotary), scaling."""
+    """Rotary embedding: base, how many of a head's elements rotate, pairing (see ops.Rotary), scaling.
+
+    `sections`: pairs that turn by time, height and width, interleaved (Qwen3-VL); empty where one position does it.
+    """
 
     theta: float
     dims: int
     adjacent: bool = False
     scaling: RopeScaling = RopeScaling()
+    sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,9 @@ def read_config(source: WeightSource, architecture: str, traits: Traits) -> Mode
 def _check(config: ModelConfig, where: str) -> None:
     if config.heads % config.kv_heads:
         raise CorruptFile(f"{where}: {config.heads} heads are not a multiple of {config.kv_heads} kv heads")
+    sections = config.rope.sections
+    if sections and (len(sections) != 3 or sum(sections) > config.rope.dims // 2):
+        raise CorruptFile(f"{where}: rotary sections {list(sections)} do not fit {config.rope.dims // 2} pairs")
     if config.rope.dims % 2 or config.rope.dims > config.head_width:
         raise CorruptFile(f"{where}: rotary width {config.rope.dims} does not fit a head of {config.head_width}")
 
@@ -162,6 +169,7 @@ def _gguf_rope(fields: Fields, prefix: str, head_width: int, adjacent: bool) -> 
         theta=fields.number(key("freq_base"), 10000.0),
         dims=fields.integer(key("dimension_count"), head_width),
         adjacent=adjacent,
+        sections=fields.sequence(key("dimension_sections"))[:3],
     )
     kind = fields.text(key("scaling.type"), "none")
     if kind == "none" and fields.has(key("scale_linear")):  # the key of files from before scaling.type
@@ -239,7 +247,10 @@ def _hf_rope(fields: Fields, head_width: int, context_tokens: int, share: float)
     theta = new.number("rope_theta", fields.number("rope_theta", 10000.0))
     partial = new.number("partial_rotary_factor", fields.number("partial_rotary_factor", share))
     scaling = _hf_scaling(scaled, context_tokens)
-    return RopeConfig(theta=theta, dims=int(head_width * partial), scaling=scaling)
+    sections = scaled.sequence("mrope_section")
+    if sections and not scaled.flag("mrope_interleaved", False):
+        raise UsageError(f"{fields.where}: rotary sections that are not interleaved are not supported")
+    return RopeConfig(theta=theta, dims=int(head_width * partial), scaling=scaling, sections=sections)
 
 
 def _hf_scaling(fields: Fields, context_tokens: int) -> RopeScaling:

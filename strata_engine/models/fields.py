@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,22 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise self._bad(key, value, "a list of texts")
         return value
+
+    def sequence(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers in its order; empty when absent. Raises CorruptFile."""
+        value = self._values.get(key)
+        value = [] if value is None else list(value) if isinstance(value, (list, tuple)) else value
+        if not isinstance(value, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
+            raise self._bad(key, value, "a list of whole numbers")
+        return tuple(value)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of `count` finite numbers. Raises CorruptFile."""
+        value = self._values.get(key)
+        found = list(value) if isinstance(value, (list, tuple)) else []
+        if len(found) != count or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in found):
+            raise self._bad(key, value, f"a list of {count} numbers")
+        return tuple(float(n) for n in found)
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean. Raises CorruptFile."""

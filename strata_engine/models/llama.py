@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from strata_engine.models.blocks import Attention, Linear, Mlp, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import RowSplit, Wanted
 from strata_engine.models.rotary import make_rotary
+from strata_engine.models.vision.features import add_deepstack, put_features
 from strata_kernels.ops import Array, Ops, Rotary, Rows, Weight
 
 
@@ -38,6 +39,7 @@ class Llama:
     """LlamaForCausalLM, and MistralForCausalLM without a sliding window (the same maths)."""
 
     family = "llama"
+    sees: ClassVar[bool] = False
     traits = Traits(adjacent_gguf=True)
 
     @classmethod
@@ -129,12 +131,15 @@ class Llama:
         """The residual stream after the last layer of the rows that want logits, f32 [n, W]."""
         x = ops.take(batch.count, self.config.width)
         ops.embed(batch.ids, self._table, x)
+        put_features(x, batch, ops)
         last = len(self._layers) - 1
         for n, ((mixer, inner), cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
             mixer.forward(x, cache, batch.rows, ops)
             if n == last:  # nobody reads what follows for the other rows
                 x = pick_rows(x, batch, ops)
             inner.forward(x, ops)
+            if n != last:
+                add_deepstack(x, batch, n, ops)
         return Hidden(x, picked=True)
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:

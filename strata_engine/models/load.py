@@ -22,6 +22,9 @@ from strata_engine.models.base import Model
 from strata_engine.models.config import ModelConfig
 from strata_engine.models.mixture import expert_rows
 from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, is_draft
+from strata_engine.models.vision.config import VisionConfig, read_vision
+from strata_engine.models.vision.tensors import tower_tensors
+from strata_engine.models.vision.tower import Tower
 from strata_kernels.ops import Array, Ops, Weight
 from strata_kernels.registry import weight_types
 
@@ -45,6 +48,7 @@ class Loaded:
     packed_bytes: int
     mapped_bytes: int
     notices: tuple[Notice, ...] = ()
+    tower: Tower | None = None
 
 
 @dataclass
@@ -61,7 +65,9 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
     """Read a whole checkpoint. Raises UsageError (unsupported), CorruptFile (missing, misshapen or damaged)."""
     kind = find_model(source)
     config = kind.configure(source)
-    store, metas = read_tensors(source, kind.wanted(config, source), ops, mmap, progress)
+    vision = _vision(kind, config, source)
+    wanted = kind.wanted(config, source) + (tower_tensors(vision, source) if vision else [])
+    store, metas = read_tensors(source, wanted, ops, mmap, progress)
     return Loaded(
         model=kind(config, store.weights, store.vectors),
         parameters=sum(_elements(meta) for meta in metas.values()),
@@ -69,7 +75,20 @@ def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Prog
         packed_bytes=store.packed_bytes,
         mapped_bytes=store.mapped_bytes,
         notices=_unused(source, metas.values(), config),
+        tower=Tower(vision, store.weights, store.vectors, ops) if vision else None,
     )
+
+
+def _vision(kind: type[Model], config: ModelConfig, source: WeightSource) -> VisionConfig | None:
+    """The checkpoint's image tower, if the decoder takes its features."""
+    vision = read_vision(source) if kind.sees else None
+    if vision is not None and vision.out_width != config.width:
+        where = source.paths[0] if source.paths else source.kind
+        text = f"{where}: image features have a width of {vision.out_width}, the decoder one of {config.width}"
+        raise CorruptFile(text, hint="is it the projector of another model?")
+    if vision is not None and len(vision.deepstack) >= config.layers:
+        raise CorruptFile(f"the image tower feeds {len(vision.deepstack)} layers of a decoder of {config.layers}")
+    return vision
 
 
 def read_tensors(

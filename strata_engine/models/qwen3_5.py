@@ -1,7 +1,7 @@
 """Qwen3.5, 3.6 and 3.8: three of four layers are gated delta nets, the fourth is attention with an output gate.
 
 Norms of a Hugging Face checkpoint are centred on zero (1 is added while loading), except that of the delta net's heads.
-Images are another module's matter; the text part is the same with and without them.
+Rows may be image features, as in Qwen3-VL; the text part is the same with and without an image tower.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Qwen35(Llama):
     """Qwen3_5ForCausalLM, and the text part of Qwen3_5ForConditionalGeneration."""
 
     family = "qwen3_5"
+    sees = True
     traits = Traits(qk_norm=True, delta=True, tiled_gguf=True, gated_attention=True, partial_rotary=0.25)
     fused_delta = False  # checkpoints have qkvz and ba in place of their parts
 

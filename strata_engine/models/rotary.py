@@ -28,7 +28,19 @@ def make_rotary(rope: RopeConfig, factors: Floats | None = None) -> Rotary:
         scale = _yarn_scale(scaling)
     if factors is not None:
         inverse = inverse / factors
-    return Rotary(inverse.astype(np.float32), rope.adjacent, scale)
+    return Rotary(inverse.astype(np.float32), rope.adjacent, scale, section_axes(rope))
+
+
+def section_axes(rope: RopeConfig) -> NDArray[np.int32] | None:
+    """Which axis (0 time, 1 height, 2 width) each pair turns by, i32 [dims/2]; None: all by one position.
+
+    Interleaved: pair i turns by height when i % 3 is 1, by width when it is 2, as far as their sections reach.
+    """
+    if not rope.sections:
+        return None
+    pair = np.arange(rope.dims // 2)
+    height, width = ((pair % 3 == axis) & (pair < 3 * rope.sections[axis]) for axis in (1, 2))
+    return np.where(height, 1, np.where(width, 2, 0)).astype(np.int32)
 
 
 def _llama3(inverse: Floats, scaling: RopeScaling) -> Floats:

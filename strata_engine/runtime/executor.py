@@ -23,11 +23,12 @@ KEPT_STEPS = 64  # recorded shapes: all decode widths of a usual server and the 
 class Executor:
     """One model on one Ops with one Memory. Not thread-safe: the ops have one workspace."""
 
-    def __init__(self, model: Model, ops: Ops, memory: Memory, limits: BatchLimits) -> None:
+    def __init__(self, model: Model, ops: Ops, memory: Memory, limits: BatchLimits, feature_width: int = 0) -> None:
+        """`feature_width`: of the image features the model takes; 0: it takes none."""
         self.limits = limits
         self.recorded = 0  # steps recorded so far, for the report
         self._model, self._ops = model, ops
-        self._buffers = BatchBuffers(limits, memory.caches, memory.page_tokens, ops)
+        self._buffers = BatchBuffers(limits, memory.caches, memory.page_tokens, ops, feature_width)
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits)
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()

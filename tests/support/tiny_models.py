@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,14 @@ def tiny_model(family: str, seed: int = 0, **options: Any) -> transformers.PreTr
     """A random f32 model; every parameter is drawn, norms and biases too (defaults of 1 and 0 hide faults)."""
     config_class, model_class = CLASSES[family]
     config = config_class(**{**BASE, **OWN[family], **options})
+    return draw(lambda: model_class(config), seed)
+
+
+def draw(make: Callable[[], transformers.PreTrainedModel], seed: int = 0) -> transformers.PreTrainedModel:
+    """A model in f32 with every parameter drawn anew."""
     with torch.random.fork_rng():  # some defaults are drawn, too
         torch.manual_seed(seed)
-        model = model_class(config).to(torch.float32).eval()
+        model = make().to(torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -141,6 +141,12 @@ void check_op(const LlmrunOp& op) {
     case LLMRUN_GATED_NORM: positive(op, 0, 2); return present(op, 4);
     case LLMRUN_SIGMOID_MUL: positive(op, 0, 1); return present(op, 3);
     case LLMRUN_ADD_SCALED: positive(op, 0, 2); return present(op, 3);
+    case LLMRUN_PUT_ROWS:
+      positive(op, 0, 4);
+      if (op.n[4] < 0 || op.n[4] + op.n[1] > op.n[3]) refuse(op, "columns outside the source");
+      return present(op, 3);
+    case LLMRUN_LAYER_NORM: positive(op, 0, 2); return present(op, 4);
+    case LLMRUN_GELU: positive(op, 0, 1); return present(op, 2);
     case LLMRUN_PACK:
       positive(op, 0, 2);
       present(op, 2);

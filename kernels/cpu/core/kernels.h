@@ -58,8 +58,8 @@ static inline void report(const Job& job, int32_t status) { __atomic_store_n(job
 using Kernel = void (*)(const Job&);
 
 // One build's kernels. Units: rows, except linear (16-row groups x row panels), attention (see AttentionPlan),
-// attention_merge (row x head), silu_mul and add (chunks of 1024 elements), rope (rows), expert_input and expert_hidden
-// (slots), expert_linear (16-row groups x experts with rows), short_conv (runs x CONV_CHANNELS channels), delta_rule (runs x
+// attention_merge (row x head), silu_mul, add and gelu (chunks of 1024 elements), rope (rows), expert_input and
+// expert_hidden (slots), expert_linear (16-row groups x experts with rows), short_conv (runs x CONV_CHANNELS channels), delta_rule (runs x
 // v-heads x parts of their columns), gated_norm and add_scaled (rows), sigmoid_mul (chunks).
 struct KernelTable {
   const char* name;
@@ -68,6 +68,7 @@ struct KernelTable {
   Kernel expert_route, expert_input, expert_linear, expert_hidden, expert_combine;
   Kernel stream_norm, silu_scaled, stream_mix, stream_add, stream_gate, index_store, index_select, sparse_attention;
   Kernel short_conv, delta_rule, gated_norm, sigmoid_mul, add_scaled;
+  Kernel layer_norm, gelu;
 };
 
 constexpr int64_t CHUNK_ELEMENTS = 1024;
@@ -81,6 +82,7 @@ constexpr int64_t DELTA_ROWS = 32;  // rows whose keys and queries are made read
 static inline int64_t state_blocks(int64_t value_width) { return (value_width + STATE_COLUMNS - 1) / STATE_COLUMNS; }
 
 int64_t delta_scratch_bytes(const LlmrunOp& op);
+constexpr int32_t GELU_TANH = 1;  // flag of gelu
 
 // Rows of one attention group for `per_head` query heads on a kv head.
 static inline int64_t attention_rows(int64_t per_head) {
@@ -102,10 +104,11 @@ extern const KernelTable avx512_table;
 extern const KernelTable neon_table;
 #endif
 
-// Kernels that need no special instructions: embed, gather, pack, rope_table.
+// Kernels that need no special instructions: embed, gather, pack, put_rows, rope_table.
 void embed(const Job& job);
 void gather(const Job& job);
 void pack(const Job& job);
+void put_rows(const Job& job);
 void rope_table(const Job& job);
 
 }  // namespace llmrun

@@ -134,12 +134,34 @@ void rope_table(const Job& job) {
   const int64_t pairs = job.op->n[1];
   const int32_t* positions = static_cast<const int32_t*>(job.op->p[0]);
   const float* frequencies = static_cast<const float*>(job.op->p[1]);
+  const int32_t* axes = static_cast<const int32_t*>(job.op->p[4]);
+  const int64_t rows = job.op->n[0];
   for (int64_t r = job.begin; r < job.end; ++r)
     for (int64_t i = 0; i < pairs; ++i) {
-      const float angle = static_cast<float>(positions[r]) * frequencies[i];
+      const int64_t place = axes && axes[i] > 0 && axes[i] < 3 ? axes[i] * rows + r : r;
+      const float angle = static_cast<float>(positions[place]) * frequencies[i];
       static_cast<float*>(job.op->p[2])[r * pairs + i] = cosf(angle) * job.op->f[0];
       static_cast<float*>(job.op->p[3])[r * pairs + i] = sinf(angle) * job.op->f[0];
     }
+}
+
+void put_rows(const Job& job) {
+  const int64_t width = job.op->n[1], source_rows = job.op->n[2], source_cols = job.op->n[3], column = job.op->n[4];
+  const float* x = static_cast<const float*>(job.op->p[0]);
+  const int32_t* index = static_cast<const int32_t*>(job.op->p[1]);
+  for (int64_t r = job.begin; r < job.end; ++r) {
+    if (index[r] < 0) continue;
+    if (index[r] >= source_rows) {
+      report(job, LLMRUN_BAD_INDEX);
+      continue;
+    }
+    const float* from = x + index[r] * source_cols + column;
+    float* out = static_cast<float*>(job.op->p[2]) + r * width;
+    if (job.op->flags & ADD_TO_OUT)
+      for (int64_t i = 0; i < width; ++i) out[i] += from[i];
+    else
+      memcpy(out, from, static_cast<size_t>(width) * sizeof(float));
+  }
 }
 
 }  // namespace llmrun

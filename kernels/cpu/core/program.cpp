@@ -41,6 +41,9 @@ Cost cost_of(const LlmrunOp& op) {
     case LLMRUN_EXPERT_INPUT: return {n[0] * n[1], 0.4 * static_cast<double>(n[2])};
     case LLMRUN_EXPERT_HIDDEN: return {n[0], 0.8 * static_cast<double>(n[1])};
     case LLMRUN_EXPERT_COMBINE: return {n[0], 0.1 * static_cast<double>(n[1] * n[2])};
+    case LLMRUN_PUT_ROWS: return {n[0], 10 + 0.1 * static_cast<double>(n[1])};
+    case LLMRUN_LAYER_NORM: return {n[0], 10 + 0.3 * static_cast<double>(n[1])};
+    case LLMRUN_GELU: return {(n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS, op.flags & GELU_TANH ? 800.0 : 8000.0};
     case LLMRUN_LOG_SOFTMAX: return {n[0], 0.8 * static_cast<double>(n[1])};
     case LLMRUN_GATED_NORM: return {n[0], 10 + 0.5 * static_cast<double>(n[1])};
     case LLMRUN_SIGMOID_MUL: return {(n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS, 500};
@@ -118,6 +121,9 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_ARGMAX: return plain(table.argmax);
     case LLMRUN_LOG_SOFTMAX: return plain(table.log_softmax);
     case LLMRUN_PACK: return plain(pack);
+    case LLMRUN_PUT_ROWS: return plain(put_rows);
+    case LLMRUN_LAYER_NORM: return plain(table.layer_norm);
+    case LLMRUN_GELU: return plain(table.gelu);
     case LLMRUN_EXPERT_ROUTE: return plain(table.expert_route);
     case LLMRUN_EXPERT_PLAN:
       scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(op.n[2]) * sizeof(int32_t));

@@ -33,6 +33,8 @@ void delta_rule(const Job& job);
 void gated_norm(const Job& job);
 void sigmoid_mul(const Job& job);
 void add_scaled(const Job& job);
+void layer_norm(const Job& job);
+void gelu(const Job& job);
 
 }  // namespace LLMRUN_BUILD
 
@@ -53,6 +55,7 @@ extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
     LLMRUN_BUILD::index_select, LLMRUN_BUILD::sparse_attention,
     LLMRUN_BUILD::short_conv,   LLMRUN_BUILD::delta_rule,     LLMRUN_BUILD::gated_norm,
     LLMRUN_BUILD::sigmoid_mul,  LLMRUN_BUILD::add_scaled,
+    LLMRUN_BUILD::layer_norm,   LLMRUN_BUILD::gelu,
 };
 
 }  // namespace llmrun

@@ -76,11 +76,19 @@ def silu_mul(gate: Tensor, up: Tensor, out: Tensor) -> None:
 
 
 def rope(x: Tensor, positions: Tensor, rotary: Rotary) -> None:
-    """Rotate the first 2n elements of each head of x [R, H, D] by position * inverse frequency, in place."""
+    """Rotate the first 2n elements of each head of x [R, H, D] by position * inverse frequency, in place.
+
+    positions [R], or [3, R] of which rotary.axes [n] chooses.
+    """
     frequencies = tensor(rotary.inverse_frequencies)
     n = frequencies.numel()
-    for row, position in zip(x, positions.tolist(), strict=True):
-        angles = frequencies * float(position)
+    own = (
+        positions[:, None].expand(-1, n)
+        if rotary.axes is None or positions.dim() == 1
+        else (positions[tensor(rotary.axes).long()].T)
+    )
+    for row, place in zip(x, own, strict=True):
+        angles = frequencies * place.float()
         cos, sin = angles.cos() * rotary.scale, angles.sin() * rotary.scale
         first, second = _pairs(row, n, rotary.adjacent)
         rotated = first * cos - second * sin, second * cos + first * sin

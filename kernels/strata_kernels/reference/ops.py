@@ -16,7 +16,7 @@ from torch import Tensor
 
 from strata_kernels import arrays
 from strata_kernels.ops import Array, DeltaRule, Experts, KvLayer, Rotary, Rows, Step, Weight
-from strata_kernels.reference import attention, dense
+from strata_kernels.reference import attention, dense, towers
 from strata_kernels.reference import delta as recurrent
 from strata_kernels.reference import experts as mixture
 from strata_kernels.reference.streams import ReferenceStreamOps
@@ -139,7 +139,7 @@ class ReferenceOps(ReferenceStreamOps):
 
     def rope(self, x: Array, rows: Rows, rotary: Rotary) -> None:
         """Rotate x [R, H, D] in place by each row's position."""
-        self._do(partial(dense.rope, tensor(x), tensor(rows.positions), rotary))
+        self._do(partial(dense.rope, tensor(x), tensor(rotary.positions(rows)), rotary))
 
     def kv_store(self, k: Array, v: Array, cache: KvLayer, rows: Rows) -> None:
         """Write k, v [R, K, D] into the cache."""
@@ -189,6 +189,20 @@ class ReferenceOps(ReferenceStreamOps):
     def gather(self, x: Array, index: Array, out: Array) -> None:
         """out[n, W] = x[index[n], W]."""
         self._do(partial(_gather, tensor(x), tensor(index), tensor(out)))
+
+    def put_rows(self, x: Array, index: Array, column: int, out: Array, add: bool = False) -> None:
+        """out[r] (+)= x[index[r], column : column + W] where index[r] >= 0. Raises ValueError: columns outside x."""
+        if not 0 <= column <= x.shape[1] - out.shape[1]:
+            raise ValueError(f"put_rows: {out.shape[1]} columns from {column} are not inside {x.shape[1]}")
+        self._do(partial(towers.put_rows, tensor(x), tensor(index), column, tensor(out), add))
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
+        """out = (x - mean) * rsqrt(variance + eps) * weight + bias over the last dimension."""
+        self._do(partial(towers.layer_norm, tensor(x), tensor(weight), tensor(bias), eps, tensor(out)))
+
+    def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
+        """out = x * Phi(x), exact or by the tanh approximation."""
+        self._do(partial(towers.gelu, tensor(x), tensor(out), tanh))
 
 
 def _add(a: Tensor, b: Tensor, out: Tensor) -> None:

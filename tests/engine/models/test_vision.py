@@ -1,0 +1,75 @@
+"""Models that see, against transformers: images in the middle, several, any chunking, decoding after them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from strata_kernels.reference.ops import ReferenceOps
+from tests.support.forward import Runner
+from tests.support.op_makers import native_makers
+from tests.support.tiny_vision import oracle, seen_prompt, source_of, tiny_vl
+
+ONE = ([7, 8], (2, 3), [9, 10, 11])
+TWO = ([7], (1, 2), [9], (3, 2), [11, 12, 13])
+CHUNKINGS = {"at once": None, "across an image": [1, 4, 3, 5, 100], "single tokens": [1] * 40}
+
+
+def native_ops():
+    *_, maker = [m for m in native_makers() if not m.name.endswith("-8")]  # the fastest, 16-bit activations
+    if maker.absent:
+        pytest.skip(maker.absent)
+    return maker.make(2)
+
+
+@pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
+@pytest.mark.parametrize("pieces", [ONE, TWO], ids=["one image", "two images"])
+@pytest.mark.parametrize("deepstack", [(0, 1), (2, 0), ()], ids=["deepstack", "deepstack in another order", "none"])
+def test_logits_equal_transformers(deepstack, pieces, chunks):
+    model = tiny_vl(deepstack)
+    ids, pictures = seen_prompt(*pieces)
+    prompt, ids = len(ids), [*ids, 14, 15, 16, 17]
+    runner = Runner(source_of(model), ReferenceOps())
+    got = runner.all_logits(ids, chunks, runner.see(pictures))
+    assert (got - oracle(model, ids, pictures, prompt)).abs().max().item() <= 1e-4
+
+
+def test_native_logits_equal_transformers():
+    model = tiny_vl()
+    ids, pictures = seen_prompt(*TWO)
+    prompt, ids = len(ids), [*ids, 14, 15, 16]
+    runner = Runner(source_of(model), native_ops())
+    seen = runner.see(pictures)
+    got = runner.all_logits(ids, None, seen)
+    assert (got - oracle(model, ids, pictures, prompt)).abs().max().item() <= 1e-3
+    assert torch.equal(got, runner.all_logits(ids, [2, 5, 4, 30], seen))
+
+
+def test_text_alone_needs_no_images():
+    model = tiny_vl()
+    ids = [7, 8, 9, 10, 11, 12]
+    got = Runner(source_of(model), ReferenceOps()).all_logits(ids, [4, 2])
+    with torch.no_grad():
+        assert (got - model(torch.tensor([ids])).logits[0]).abs().max().item() <= 1e-4
+
+
+def test_another_image_gives_other_logits():
+    model = tiny_vl()
+    runner = Runner(source_of(model), ReferenceOps())
+    (ids, first), (_, second) = seen_prompt(*ONE), seen_prompt(*ONE, seed=1)
+    logits = [runner.all_logits(ids, None, runner.see(pictures))[-1] for pictures in (first, second)]
+    assert (logits[0] - logits[1]).abs().max() > 0.01
+    assert first.keys != second.keys
+
+
+def test_positions_of_the_published_example():
+    """models.md 3.6: 2 x 3 tokens after three of text."""
+    _, pictures = seen_prompt(*ONE)
+    for image in pictures.images:
+        image.features = np.zeros((6, 1), np.float32)
+    placed = pictures.sight(0, 14, 1).axes
+    assert placed[0].tolist() == [0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7, 8, 9, 10]
+    assert placed[1, 3:9].tolist() == [3, 3, 3, 4, 4, 4]
+    assert placed[2, 3:9].tolist() == [3, 4, 5, 3, 4, 5]
+    assert pictures.delta == -3
