@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import fields
 from typing import Any
 
-from strata_engine.chat import ChatRequest, Message, TokenRequest
+from strata_engine.chat import ChatRequest, Message, Part, TokenRequest
 from strata_engine.config import SamplingParams
 from strata_engine.errors import LlmrunError, NotFound, RequestRefused, ServerError, UsageError
 from strata_engine.events import Event, Finish, Notice, Reasoning, Started, Text, Timings, Token, Usage
@@ -65,9 +66,9 @@ def _params(params: SamplingParams) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    if any(part.kind != "text" for part in message.parts):
-        raise UsageError("images cannot be sent to a server yet")
-    found: dict[str, Any] = {"role": message.role, "content": message.text}
+    images = any(part.kind == "image" for part in message.parts)
+    content = [_part(part) for part in message.parts] if images else message.text
+    found: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning is not None:
         found["reasoning_content"] = message.reasoning
     if message.tool_calls:
@@ -77,6 +78,13 @@ def _message(message: Message) -> dict[str, Any]:
         ]
     found |= {name: value for name in ("tool_call_id", "name") if (value := getattr(message, name)) is not None}
     return found
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if part.kind == "text":
+        return {"type": "text", "text": part.text}
+    kind = part.media_type or "application/octet-stream"
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(part.data).decode()}"}}
 
 
 class ChunkReader:

@@ -111,7 +111,7 @@ def read_text(name: str) -> str:
     """A UTF-8 file. Raises NotFound, UsageError (not text, a directory), RequestRefused (an image)."""
     path = expand(name)
     if path.suffix.lower() in IMAGES:
-        raise refuse_images([name])
+        raise RequestRefused(f"{name} is an image, not text", "--image FILE or /image FILE shows it to the model")
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -126,11 +126,6 @@ def read_text(name: str) -> str:
 def path_of(text: str) -> Path:
     """A path as typed, with ~ expanded."""
     return expand(text)
-
-
-def refuse_images(names: Sequence[str]) -> RequestRefused:
-    """The error for images."""
-    return RequestRefused(f"this engine cannot see images yet: {', '.join(names)}", "describe the image in words")
 
 
 def join_prompt(piped: str, files: Sequence[str], words: str | None) -> str:

@@ -129,6 +129,9 @@ class RequestFlags:
         False
     )
     strict_api: Annotated[bool, _how("--strict-api", help="Refuse unknown body fields")] = False
+    allow_image_urls: Annotated[
+        bool, _how("--allow-image-urls", help="Fetch images that requests link to, from public addresses")
+    ] = False
 
     def __post_init__(self) -> None:
         _seconds("--drain", self.drain)
@@ -162,6 +165,7 @@ def options_of(app: App, place: PlaceToServe, access: AccessFlags, requests: Req
         prefix=place.prefix,
         metrics=requests.metrics,
         strict=requests.strict_api,
+        image_links=requests.allow_image_urls,
         log_requests=requests.log_requests,
         request_timeout_s=None if timeout is None else _seconds("--request-timeout", timeout),
         drain_s=min(_seconds("--drain", requests.drain), 86400.0),

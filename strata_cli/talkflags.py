@@ -40,9 +40,9 @@ class TalkFlags:
     file: Annotated[
         list[str] | None, _talk("--file", "-f", metavar="FILE", help="Put a text file into the prompt (repeat)")
     ] = None
-    image: Annotated[list[str] | None, _talk("--image", metavar="FILE", help="An image (refused: no vision yet)")] = (
-        None
-    )
+    image: Annotated[
+        list[str] | None, _talk("--image", metavar="FILE", help="An image for a model with vision (repeat)")
+    ] = None
     think: Annotated[
         str | None, _talk("--think", metavar="[=low|medium|high|none]", help="Let the model think first")
     ] = None

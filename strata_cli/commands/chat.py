@@ -11,6 +11,7 @@ from strata_cli import local, prompt
 from strata_cli.app import App
 from strata_cli.flags import LoadFlags, SamplingFlags, sampling_settings_of, to_sampling, with_flags
 from strata_cli.once import Manner, Once, check_writable
+from strata_cli.pictures import read_image, require_sight
 from strata_cli.repl.chat import Chat
 from strata_cli.repl.conversation import Conversation
 from strata_cli.repl.echo import keys_unseen
@@ -77,8 +78,6 @@ class Flags:
 
     def __init__(self, load: LoadFlags, sampling: SamplingFlags, talk: TalkFlags, place: PlaceFlags) -> None:
         self.load, self.sampling, self.talk, self.place = load, sampling, talk, place
-        if talk.image:
-            raise prompt.refuse_images(talk.image)
 
 
 def _spoken(app: App, words: list[str] | None, place: PlaceFlags) -> prompt.Spoken:
@@ -93,12 +92,15 @@ def _spoken(app: App, words: list[str] | None, place: PlaceFlags) -> prompt.Spok
 def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: KeepFlags | None) -> int:
     if once.raw and flags.talk.system:
         raise UsageError("--raw sends the prompt alone; --system has no place in it")
+    if once.raw and flags.talk.image:
+        raise UsageError("--raw sends the prompt alone; --image has no place in it")
     if flags.sampling.logprobs is not None and not app.output.json_mode:
         raise UsageError("--logprobs shows in JSON only", "--json or --jsonl")
     system = prompt.system_text(flags.talk.system)
     only = spoken.words == "-"
     piped = prompt.read_piped(sys.stdin, lambda text: _while_waiting(app, text), only)
     text = prompt.join_prompt(piped, flags.talk.file or (), None if only else spoken.words)
+    images = list(map(read_image, flags.talk.image or ()))
     manner = Manner(
         count=once.count,
         extract=once.extract,
@@ -113,15 +115,16 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
     sessions = Sessions(app.paths.sessions)
     name = _session_name(sessions, keep) if keep else None
     with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+        require_sight(found.model, flags.talk.image or ())
         params = to_sampling(app, flags.sampling, found.model.defaults)
         talk = _conversation(app, sessions, name, found, params)
         talk.system = system or talk.system
         talk.thinking = flags.talk.thinking if flags.talk.thinking is not None else talk.thinking
-        request = TokenRequest(text=text) if once.raw else talk.request(text)
+        request = TokenRequest(text=text) if once.raw else talk.request(text, images)
         runner = Once(app.output, found.service, found.model, manner, found.load_s)
         answers, code = runner.run(request, talk.params)
         if name is not None and answers[0].text:
-            talk.add(text, answers[0].text, answers[0].reasoning, answers[0].stopped)
+            talk.add(text, answers[0].text, answers[0].reasoning, answers[0].stopped, images)
             sessions.save(name, talk)
         return code
 
@@ -136,11 +139,13 @@ def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) ->
 
     system = prompt.system_text(flags.talk.system)
     files = [prompt.fenced_file(name) for name in flags.talk.file or ()]
+    images = list(map(read_image, flags.talk.image or ()))
     sessions = Sessions(app.paths.sessions)
     name = _session_name(sessions, keep)
     history = bool(app.settings.get("history")) and not keep.no_history
     source = _line_source(app, sessions, history)
     with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+        require_sight(found.model, flags.talk.image or ())
         params = to_sampling(app, flags.sampling, found.model.defaults)
         talk = _conversation(app, sessions, name, found, params)
         talk.system = system or talk.system
@@ -161,6 +166,7 @@ def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) ->
             load_s=found.load_s,
             pending=files,
             answering=keys_unseen,
+            images=images,
         )
         _greet(app, loop)
         return run_loop(loop, source, spoken.words or "")

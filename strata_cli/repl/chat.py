@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strata_cli.output import Output
+from strata_cli.pictures import can_see, read_image, require_sight
 from strata_cli.repl.conversation import STOPPED, Conversation
-from strata_cli.repl.input import image_paths, missing_images
+from strata_cli.repl.input import image_paths, missing_images, without_images
 from strata_cli.repl.render import Answer, AnswerView, collect, stats_line
 from strata_cli.repl.sessions import Sessions
-from strata_engine.chat import ChatRequest
+from strata_engine.chat import ChatRequest, Part
 from strata_engine.errors import ContextExceeded, LlmrunError, NotFound, RequestRefused
 from strata_engine.runtime.api import LoadedModel, Service
 
@@ -44,6 +45,7 @@ class Chat:
     hide_thinking: bool = False
     load_s: float | None = None
     pending: list[str] = field(default_factory=list)  # text of /file, sent in front of the next message
+    images: list[Part] = field(default_factory=list)  # of /image and --image, sent with the next message
     last: Answer | None = None
     keep_history: Callable[[bool], None] = lambda keep: None
     answering: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -51,28 +53,40 @@ class Chat:
 
     def ask(self, text: str) -> Answer | None:
         """Send a message, print the answer, keep both. None when it was refused; the conversation is then unchanged."""
-        missing = missing_images(text)
-        if missing:
-            raise NotFound(f"no such image: {', '.join(missing)} (nothing was sent)", "check the path; " + _AS_TEXT)
-        images = image_paths(text)
-        if images:
-            raise RequestRefused(
-                f"this engine cannot see images: {', '.join(Path(p).name for p in images)} (nothing was sent)",
-                _AS_TEXT,
-            )
+        text, images = self._attached(text)
         question = "\n\n".join([*self.pending, text])
-        answer = self._run(self.talk.request(question))
+        answer = self._run(self.talk.request(question, images))
         self.pending.clear()
+        self.images.clear()
         if answer.stopped and not answer.text:
             self.output.note("stopped before the first word; nothing was kept")
             return answer
-        self.talk.add(question, answer.text, answer.reasoning, answer.stopped)
+        self.talk.add(question, answer.text, answer.reasoning, answer.stopped, images)
         self._after(answer)
         return answer
 
+    def attach(self, name: str) -> None:
+        """Put an image in front of the next message (/image). Raises NotFound, UsageError, RequestRefused."""
+        require_sight(self.model, [name])
+        self.images.append(read_image(name))
+        self.output.note(f"[image {len(self.images)}: {Path(name).name}] goes with the next message")
+
+    def _attached(self, text: str) -> tuple[str, list[Part]]:
+        """The message without the image paths in it, and all images to send. Raises NotFound for a missing one."""
+        missing, paths = missing_images(text), image_paths(text)
+        if missing:
+            raise NotFound(f"no such image: {', '.join(missing)} (nothing was sent)", "check the path; " + _AS_TEXT)
+        if paths and not can_see(self.model):
+            names = ", ".join(Path(p).name for p in paths)
+            raise RequestRefused(f"this model cannot see images: {names} (nothing was sent)", _AS_TEXT)
+        images = [*self.images, *map(read_image, paths)]
+        for number, path in enumerate(paths, len(self.images) + 1):
+            self.output.note(f"[image {number}: {Path(path).name}]")
+        return (without_images(text) if paths else text), images
+
     def retry(self) -> None:
         """Answer the last question again; the old answer comes back when there is no new one."""
-        question = self.talk.last_question()
+        question, images = self.talk.last_question(), self.talk.last_images()
         if question is None:
             raise RequestRefused("there is no question to answer again", "ask something first")
         old = list(self.talk.messages), set(self.talk.stopped)
@@ -80,17 +94,17 @@ class Chat:
         self.talk.undo()
         count = len(self.talk.messages)
         try:
-            self.ask_again(question)
+            self.ask_again(question, images)
         finally:
             self.pending = pending
             if len(self.talk.messages) == count:
                 self.talk.messages, self.talk.stopped = old
 
-    def ask_again(self, question: str) -> None:
+    def ask_again(self, question: str, images: Sequence[Part] = ()) -> None:
         """Send a question that was accepted before."""
-        answer = self._run(self.talk.request(question))
+        answer = self._run(self.talk.request(question, images))
         if answer.text or not answer.stopped:
-            self.talk.add(question, answer.text, answer.reasoning, answer.stopped)
+            self.talk.add(question, answer.text, answer.reasoning, answer.stopped, images)
             self._after(answer)
 
     def used_tokens(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from strata_engine.chat import ChatRequest, Message
+from strata_engine.chat import ChatRequest, Message, Part
 from strata_engine.config import SamplingParams
 
 STOPPED = " [stopped]"
@@ -22,15 +23,17 @@ class Conversation:
     changed: set[str] = field(default_factory=set)  # parameters set by the user, for /show params and sessions
     stopped: set[int] = field(default_factory=set)  # indexes of answers that the user cut short
 
-    def request(self, text: str | None = None) -> ChatRequest:
-        """What to send: everything so far, and `text` as the next user message."""
+    def request(self, text: str | None = None, images: Sequence[Part] = ()) -> ChatRequest:
+        """What to send: everything so far, and `images` and `text` as the next user message."""
         head = [Message.of("system", self.system)] if self.system else []
-        tail = [Message.of("user", text)] if text is not None else []
+        tail = [_question(text, images)] if text is not None else []
         return ChatRequest((*head, *self.messages, *tail), thinking=self.thinking)
 
-    def add(self, question: str, answer: str, reasoning: str = "", stopped: bool = False) -> None:
+    def add(
+        self, question: str, answer: str, reasoning: str = "", stopped: bool = False, images: Sequence[Part] = ()
+    ) -> None:
         """Append one exchange."""
-        self.messages.append(Message.of("user", question))
+        self.messages.append(_question(question, images))
         if stopped:
             self.stopped.add(len(self.messages))
         self.messages.append(replace(Message.of("assistant", answer), reasoning=reasoning or None))
@@ -53,7 +56,16 @@ class Conversation:
         """The last user message."""
         return next((m.text for m in reversed(self.messages) if m.role == "user"), None)
 
+    def last_images(self) -> tuple[Part, ...]:
+        """The images of the last user message."""
+        last = next((m for m in reversed(self.messages) if m.role == "user"), None)
+        return tuple(part for part in last.parts if part.kind == "image") if last else ()
+
     def set(self, **values: object) -> None:
         """Change sampling parameters."""
         self.params = replace(self.params, **values)
         self.changed |= set(values)
+
+
+def _question(text: str, images: Sequence[Part]) -> Message:
+    return Message("user", (*images, Part("text", text)))

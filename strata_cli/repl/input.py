@@ -51,14 +51,33 @@ def unwrap(text: str) -> str:
 
 def image_paths(text: str) -> list[str]:
     """Existing image files that the message names, outside `code`."""
-    found: list[str] = []
-    for match in _WORD.finditer(_CODE.sub(" ", text)):
-        word = match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])
-        if word.lower().rstrip(".,;:!?)").endswith(_IMAGES):
-            path = _as_path(word.rstrip(",;:!?)")) or _as_path(word.rstrip(".,;:!?)"))
-            if path is not None:
-                found.append(str(path))
-    return found
+    return [path for match in _words(text) if (path := _image_of(_plain(match)))]
+
+
+def without_images(text: str) -> str:
+    """The message without the paths of the images it names: they are attached."""
+    kept, at = [], 0
+    for match in _words(text):
+        if _image_of(_plain(match)):
+            trail = match[0][len(match[0].rstrip(",;:!?)")) :]
+            kept.append(text[at : match.start()] + trail)
+            at = match.end()
+    return re.sub(r"[ \t]{2,}", " ", "".join(kept) + text[at:]).strip()
+
+
+def _words(text: str) -> Iterator[re.Match[str]]:
+    return _WORD.finditer(_CODE.sub(lambda code: " " * len(code[0]), text))
+
+
+def _plain(match: re.Match[str]) -> str:
+    return match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])
+
+
+def _image_of(word: str) -> str:
+    if not word.lower().rstrip(".,;:!?)").endswith(_IMAGES):
+        return ""
+    path = _as_path(word.rstrip(",;:!?)")) or _as_path(word.rstrip(".,;:!?)"))
+    return str(path) if path else ""
 
 
 def missing_images(text: str) -> list[str]:

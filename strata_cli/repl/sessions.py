@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 
 from strata_cli.repl.conversation import Conversation
 from strata_cli.repl.parameters import check_saved
-from strata_engine.chat import ROLES, Message
+from strata_engine.chat import ROLES, Message, Part
 from strata_engine.config import SamplingParams
 from strata_engine.errors import IntegrityError, NotFound, UsageError
 
@@ -108,6 +109,9 @@ def to_markdown(talk: Conversation) -> str:
 
 def _message_json(message: Message, stopped: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"role": message.role, "content": message.text}
+    images = [part for part in message.parts if part.kind == "image"]
+    if images:
+        found["images"] = [{"type": i.media_type, "data": base64.b64encode(i.data).decode()} for i in images]
     if message.reasoning:
         found["reasoning"] = message.reasoning
     if stopped:
@@ -137,7 +141,11 @@ def _from_json(document: Any, base: SamplingParams, path: Path) -> Conversation:
 def _message(value: dict[str, Any]) -> Message:
     if value["role"] not in ROLES or not isinstance(value["content"], str):
         raise ValueError("a message has no role or no text")
-    return replace(Message.of(value["role"], value["content"]), reasoning=value.get("reasoning"))
+    images = [
+        Part("image", data=base64.b64decode(i["data"]), media_type=str(i["type"])) for i in value.get("images", ())
+    ]
+    parts = (*images, Part("text", value["content"]))
+    return Message(value["role"], parts, reasoning=value.get("reasoning"))
 
 
 def _entry(path: Path) -> Entry | None:

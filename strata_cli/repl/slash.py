@@ -158,6 +158,7 @@ def _clear(chat: Chat, rest: str) -> None:
     chat.talk.messages.clear()
     chat.talk.stopped.clear()
     chat.pending.clear()
+    chat.images.clear()
     chat.last = None
     chat.output.note("conversation cleared" + ("; the system text stays" if chat.talk.system else ""))
 
@@ -177,6 +178,12 @@ def _file(chat: Chat, rest: str) -> None:
     block = fenced_file(rest.strip("\"'"))
     chat.pending.append(block)
     chat.output.note(f"{Path(rest).name}: {len(block)} characters go in front of your next message")
+
+
+def _image(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("/image needs a path")
+    chat.attach(rest.strip("\"'"))
 
 
 def _export(chat: Chat, rest: str) -> None:
@@ -216,6 +223,7 @@ COMMANDS: tuple[Slash, ...] = (
     Slash(("/undo",), "[N]", "take back the last exchange, or N", _undo),
     Slash(("/retry", "/regen"), "", "answer the last question again", lambda chat, rest: chat.retry()),
     Slash(("/file",), "PATH", "put a text file in front of the next message", _file),
+    Slash(("/image",), "PATH", "show an image with the next message", _image),
     Slash(("/export",), "FILE", "write the conversation as .md or .json", _export),
     Slash(("/stats",), "", "numbers of the last answer", lambda chat, rest: show.show(chat, "stats")),
     Slash(("/tokens",), "", "tokens used and left", lambda chat, rest: show.show(chat, "context")),

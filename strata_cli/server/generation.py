@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strata_cli.server import sse
-from strata_cli.server.errors import HttpFault, fail, headers_of, shutting_down
+from strata_cli.server.errors import BadField, HttpFault, fail, headers_of, shutting_down
 from strata_cli.server.exchange import Arrived, Broken, Exchange, Gone, Item, Prepared
+from strata_cli.server.images import fetched, holds_images
 from strata_cli.server.openai.call import Call
 from strata_cli.server.openai.writer import Chunk, Writer
 from strata_cli.server.state import ServerState
+from strata_engine.chat import ChatRequest
 from strata_engine.errors import LlmrunError
 from strata_engine.events import Failed, Finish, Reasoning, Text
 from strata_engine.runtime.api import LoadedModel
@@ -74,7 +77,8 @@ class Generation(Response):
             served = self._server.names.find(self._call.model)
             self._shown = served.shown
             model = self._server.names.load(served)
-            wanted = self._call.sequences(model)
+            call = self._call = self._with_images(model)
+            wanted = call.sequences(model)
             self._open = len(wanted)
             self._writer = self._make_writer(self._server, self._call, served.shown, model)
             exchange.submit(self._server.service, model.name, wanted)
@@ -84,6 +88,18 @@ class Generation(Response):
         except Exception:  # noqa: BLE001 - request handler: the client gets a 500, the log the reason
             log.exception("request failed while it was prepared")
             exchange.post(Broken(HttpFault(500, "internal", "internal error")))
+
+    def _with_images(self, model: LoadedModel) -> Call:
+        """The call with the bytes of linked images. Raises BadField: a model without vision, links not allowed."""
+        call = self._call
+        if not any(map(holds_images, call.requests)):
+            return call
+        if "vision" not in model.capabilities:
+            raise BadField("messages", f"the model {self._shown} has no vision", "unsupported_value")
+        allowed = self._server.options.image_links
+        return replace(
+            call, requests=tuple(fetched(r, allowed) if isinstance(r, ChatRequest) else r for r in call.requests)
+        )
 
     def _start_timer(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> asyncio.TimerHandle | None:
         limit_s = self._server.options.request_timeout_s

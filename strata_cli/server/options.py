@@ -12,6 +12,7 @@ class ServerOptions:
     keys               accepted API keys; empty = none needed
     origins            web origins besides loopback ones that may call; "*" = all
     check_host         refuse a Host header that is not loopback (against DNS rebinding; set on loopback binds)
+    image_links        fetch images that a request links to (http, https; public addresses only)
     headers_after_s    a stream whose preparation takes longer than this gets its headers before it is accepted
     """
 
@@ -27,3 +28,4 @@ class ServerOptions:
     headers_after_s: float = 2.0
     request_timeout_s: float | None = None
     drain_s: float = 30.0
+    image_links: bool = False

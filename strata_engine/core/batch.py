@@ -12,22 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata_engine.core.pictures import Sight
 from strata_engine.core.sequence import NO_SLOT
 from strata_kernels.ops import Array, Ops, Rows
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What the rows of a span see. `axes` i32 [3, n]: rotary positions in time, height and width.
-
-    `rows` i32 [k]: which rows of the span stand for image features, `features` f32 [k, width] are these.
-    """
-
-    axes: NDArray[np.int32]
-    rows: NDArray[np.int32]
-    features: NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strata_engine.core.batch import Sight
+
+@dataclass(frozen=True)
+class Sight:
+    """What the rows of a span see. `axes` i32 [3, n]: rotary positions in time, height and width.
+
+    `rows` i32 [k]: which rows of the span stand for image features, `features` f32 [k, width] are these.
+    """
+
+    axes: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    features: NDArray[np.float32]
 
 
 @dataclass(eq=False)

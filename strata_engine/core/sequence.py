@@ -8,6 +8,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from strata_engine.core.pictures import Pictures
+
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 NO_SLOT = -1
 
@@ -26,7 +28,7 @@ class Sequence:
     """Prompt ids followed by generated ids.
 
     `prompt_tokens`: how many of `tokens` are prompt. `limit_tokens`: the sequence ends when it is this long (context or
-    prompt + max_tokens, whichever is less). `order`: place in the line; a preempted sequence keeps it.
+    prompt + max_tokens, whichever is less). `pictures`: images of the prompt and their hashes. `order`: place in the line; a preempted sequence keeps it.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Sequence:
     cancelled: bool = False
     preemptions: int = 0
     hold: Hold = field(default_factory=Hold)
+    pictures: Pictures | None = None
 
     @property
     def pending(self) -> int:

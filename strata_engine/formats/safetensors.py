@@ -35,7 +35,8 @@ class SafetensorsSource:
     """An open safetensors checkpoint. `warnings`: oddities that do not keep it from being read.
 
     metadata() holds "config" and "generation_config" ({} where absent), "index" (the index's own metadata),
-    "tokenizer_files" (file name -> path), and "quantize_config" and "quant_config" where these files are there.
+    "tokenizer_files" (file name -> path), and "quantize_config", "quant_config", "preprocessor_config" and
+    "processor_config" where these files are there.
     """
 
     kind = "safetensors"
@@ -150,7 +151,8 @@ def _side_files(directory: Path) -> dict[str, Any]:
     for name in ("config", "generation_config"):
         path = directory / f"{name}.json"
         metadata[name] = read_json(path) if path.is_file() else {}
-    for name in ("quantize_config", "quant_config"):  # older GPTQ and AWQ files describe the quantisation there
+    # older GPTQ and AWQ files describe the quantisation there, models that see the preparation of images
+    for name in ("quantize_config", "quant_config", "preprocessor_config", "processor_config"):
         path = directory / f"{name}.json"
         if path.is_file():
             metadata[name] = read_json(path)

@@ -69,12 +69,14 @@ class Engine:
         """Start a sequence. Raises RequestRefused, ContextExceeded, QueueFull; later faults come as Failed events."""
         parts = self.parts
         check_params(params, self.vocab_size)
-        prompt = make_prompt(request, parts.rules, Limits(parts.eos, self.vocab_size, self.context_tokens))
+        limits = Limits(parts.eos, self.vocab_size, self.context_tokens)
+        prompt = make_prompt(request, parts.rules, limits, parts.eye)
         reader = make_reader(prompt, parts.rules, params)
         limit = self.context_tokens
         if params.max_tokens is not None:
             limit = min(limit, len(prompt.ids) + params.max_tokens)
         sequence = TokenSequence(f"seq-{secrets.token_hex(8)}", list(prompt.ids), len(prompt.ids), limit)
+        sequence.pictures = prompt.pictures
         stream = SequenceStream(sequence.id, self.cancel, sink)
         active = Active(sequence, prompt, params, reader, Chooser(params, prompt.eos), stream)
         with self._wake:
@@ -199,19 +201,20 @@ class Engine:
         if again and self.parts.memory.recurrent:
             for piece in pieces:
                 self._restore(piece.sequence)
-        spans = []
-        for piece in pieces:
-            hold, tokens = piece.sequence.hold, piece.sequence.tokens
-            ids = tokens[hold.tokens : hold.tokens + piece.count]
-            spans.append(Span(ids, hold.tokens, hold.pages, int(piece.last), hold.slot))
+        spans = [self._span(p.sequence, p.sequence.hold.tokens, p.count, int(p.last)) for p in pieces]
         return self.parts.executor.run(spans)
+
+    def _span(self, sequence: TokenSequence, start: int, count: int, logits: int) -> Span:
+        """`count` rows from token `start`; makes the features of the images in them."""
+        hold, pictures, eye = sequence.hold, sequence.pictures, self.parts.eye
+        sight = eye.sight(pictures, start, count) if eye and pictures else None
+        return Span(sequence.tokens[start : start + count], start, hold.pages, logits, hold.slot, sight)
 
     def _restore(self, sequence: TokenSequence) -> None:
         """Bring a recurrent state back to the committed tokens: their rows run again, to the same bits."""
         hold, most = sequence.hold, self.parts.executor.limits.rows
         for start in range(0, hold.tokens, most):
-            ids = sequence.tokens[start : min(start + most, hold.tokens)]
-            self.parts.executor.run([Span(ids, start, hold.pages, 0, hold.slot)])
+            self.parts.executor.run([self._span(sequence, start, min(most, hold.tokens - start), 0)])
 
     def _advance(self, active: Active, logits: Floats) -> None:
         finish, error = self._attempt(active.advance, logits)

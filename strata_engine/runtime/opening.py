@@ -15,6 +15,7 @@ from strata_engine.errors import DeviceError, NotFound, UsageError
 from strata_engine.events import Notice
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.open import open_weights
+from strata_engine.formats.projector import with_projector
 from strata_engine.memory.memory import Memory
 from strata_engine.models.config import special_ids
 from strata_engine.models.load import Loaded, Progress, load_model
@@ -23,6 +24,7 @@ from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.defaults import default_context, merge_defaults
 from strata_engine.runtime.executor import Executor
 from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits
+from strata_engine.runtime.sight import Eye, make_eye
 from strata_engine.text.base import TextRules
 
 MODES = ("exact", "fast")  # fast may vary with the batch; a backend without faster kernels runs exact and says so
@@ -46,6 +48,7 @@ class Opened:
     eos: frozenset[int]
     choices: tuple[Choice, ...]
     notices: tuple[Notice, ...]
+    eye: Eye | None = None  # of a model that sees
 
 
 def open_parts(files: ModelFiles, config: EngineConfig, backend: Backend, progress: Progress | None = None) -> Opened:
@@ -78,13 +81,23 @@ def check_config(config: EngineConfig) -> None:
 
 
 def open_files(files: ModelFiles) -> WeightSource:
-    """The weights of a model: its directory, or its weight files in order. Raises CorruptFile, NotFound."""
+    """The weights of a model: its directory, or its weight files in order and its image projector.
+
+    Raises CorruptFile, NotFound, UsageError.
+    """
     if files.directory is not None:
         return open_weights(files.directory)
     weights = [file.path for file in files.role("weights")]
     if not weights:
         raise NotFound(f"{files.name} has no weight files", hint=f"pull it again: llmrun pull {files.reference}")
-    return open_weights(weights)
+    source, projectors = open_weights(weights), files.role("mmproj")
+    if not projectors:
+        return source
+    try:
+        return with_projector(source, open_weights(projectors[0].path))
+    except BaseException:
+        source.close()
+        raise
 
 
 def _open(
@@ -100,6 +113,7 @@ def _open(
         loaded = load_model(source, chosen.ops, config.mmap, progress)
         rules, notes_of_text = making.result()
     notes.extend(notes_of_text)
+    eye = make_eye(loaded.tower, rules.tokenizer)
     layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
     memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros, config.max_sequences)
     # a full house of decode rows must fit into one step
@@ -116,13 +130,14 @@ def _open(
         loaded=loaded,
         rules=rules,
         memory=memory,
-        executor=Executor(loaded.model, chosen.ops, memory, limits),
+        executor=Executor(loaded.model, chosen.ops, memory, limits, eye.feature_width if eye else 0),
         scheduler=scheduler,
         priced=priced,
         defaults=merge_defaults(source.metadata(), files.defaults, config.defaults),
         eos=special_ids(source.metadata()) | (rules.tokenizer.eos_ids if rules.tokenizer else frozenset()),
         choices=tuple(notes),
         notices=notices,
+        eye=eye,
     )
 
 

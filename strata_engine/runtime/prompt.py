@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import SamplingParams
+from strata_engine.core.pictures import Pictures
 from strata_engine.errors import ContextExceeded, RequestRefused
 from strata_engine.events import Notice, Reasoning, Text, Token
+from strata_engine.runtime.sight import Eye
 from strata_engine.text.base import ReplyReader, TextRules, Tokenizer
 from strata_engine.text.reader import StreamReader
 from strata_engine.text.reasoning import ThinkSplitter
@@ -26,6 +28,7 @@ class Prompt:
     eos: frozenset[int]
     state: str | None = None
     notices: tuple[Notice, ...] = ()
+    pictures: Pictures | None = None
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,14 @@ class Limits:
     context_tokens: int
 
 
-def make_prompt(request: ChatRequest | TokenRequest, rules: TextRules, limits: Limits) -> Prompt:
-    """Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised."""
+def make_prompt(
+    request: ChatRequest | TokenRequest, rules: TextRules, limits: Limits, eye: Eye | None = None
+) -> Prompt:
+    """`eye`: of a model that sees. Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised."""
     eos, vocab_size = limits.eos, limits.vocab_size
     _refuse_hopeless(request, rules.tokenizer, limits.context_tokens)
     if isinstance(request, ChatRequest):
-        return _chat_prompt(request, rules, eos)
+        return _chat_prompt(request, rules, eos, eye)
     ids = _raw_ids(request, rules.tokenizer)
     wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
     if wrong is not None:
@@ -71,8 +76,9 @@ def _refuse_hopeless(request: ChatRequest | TokenRequest, tokenizer: Tokenizer |
         )
 
 
-def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int]) -> Prompt:
-    if any(part.kind == "image" for message in request.messages for part in message.parts):
+def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int], eye: Eye | None) -> Prompt:
+    images = [part for message in request.messages for part in message.parts if part.kind == "image"]
+    if images and eye is None:
         raise RequestRefused("the request holds an image, and this model has no vision", hint="send text only")
     if rules.chat is None:
         lack = "no tokenizer" if rules.tokenizer is None else "no chat template"
@@ -85,7 +91,8 @@ def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int]) ->
     rendered = rules.chat.render(request)
     if not rendered.ids:
         raise RequestRefused("the conversation renders to an empty prompt")
-    return Prompt(rendered.ids, rendered.stop_ids | eos, rendered.state, rendered.notices)
+    ids, pictures = eye.place(rendered.ids, images) if eye and images else (rendered.ids, None)
+    return Prompt(tuple(ids), rendered.stop_ids | eos, rendered.state, rendered.notices, pictures)
 
 
 def _raw_ids(request: TokenRequest, tokenizer: Tokenizer | None) -> Sequence[int]:

@@ -160,6 +160,7 @@ def _describe(engine: Engine) -> LoadedModel:
     parts = engine.parts
     config = parts.loaded.model.config
     able = ["completion"] if parts.rules.chat is None else ["completion", "chat"]
+    able += ["vision"] if parts.eye is not None and parts.rules.chat is not None else []
     return LoadedModel(
         name=parts.files.name,
         reference=parts.files.reference,

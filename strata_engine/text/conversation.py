@@ -39,12 +39,15 @@ class Turn:
     name: str | None = None
 
 
-def read_turns(messages: Sequence[Message]) -> list[Turn]:
-    """Turns of a conversation. Raises RequestRefused: no messages, unknown role, images."""
+def read_turns(messages: Sequence[Message], image_mark: str = "") -> list[Turn]:
+    """Turns of a conversation; `image_mark` stands in their text for each image.
+
+    Raises RequestRefused: no messages, unknown role, an image without a mark or in a system message.
+    """
     if not messages:
         raise RequestRefused("the conversation has no messages")
     names: dict[str, str] = {}
-    turns = [_turn(index, message, names) for index, message in enumerate(messages)]
+    turns = [_turn(index, message, names, image_mark) for index, message in enumerate(messages)]
     return turns
 
 
@@ -79,19 +82,28 @@ def parse_arguments(value: Any) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {RAW_ARGUMENTS: text}
 
 
-def _turn(index: int, message: Message, names: dict[str, str]) -> Turn:
+def has_images(messages: Sequence[Message]) -> bool:
+    """Does any message hold an image?"""
+    return any(part.kind == "image" for message in messages for part in message.parts)
+
+
+def _turn(index: int, message: Message, names: dict[str, str], image_mark: str) -> Turn:
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
         raise RequestRefused(
             f"message {index} has the unknown role {message.role!r}", f"known roles: {', '.join(ROLES)}, developer"
         )
     if any(part.kind != "text" for part in message.parts):
-        raise RequestRefused(f"message {index} holds an image, but this model takes text only", "a model with vision")
+        if not image_mark:
+            text = f"message {index} holds an image, but this model takes text only"
+            raise RequestRefused(text, "a model with vision")
+        if role == "system":
+            raise RequestRefused(f"message {index} is a system message with an image", "put images in user messages")
     calls = tuple(_call(call) for call in message.tool_calls) if role == "assistant" else ()
     names.update((call.id, call.name) for call in calls)
     return Turn(
         role=role,
-        text=whole(message.text),
+        text=whole("".join(part.text if part.kind == "text" else image_mark for part in message.parts)),
         reasoning=whole(message.reasoning) if message.reasoning and role == "assistant" else None,
         calls=calls,
         call_id=message.tool_call_id,

@@ -17,7 +17,8 @@ from strata_engine.errors import RequestRefused
 from strata_engine.events import Notice
 from strata_engine.text.base import Rendered
 from strata_engine.text.budget import Budget
-from strata_engine.text.conversation import Turn, read_tools, read_turns
+from strata_engine.text.conversation import Turn, has_images, read_tools, read_turns
+from strata_engine.text.images import mark_for, put_images
 from strata_engine.text.marks import Found, Marker, leaves, transfer, unused_mark
 from strata_engine.text.normalise import normalise
 from strata_engine.text.reader import StreamReader
@@ -96,7 +97,8 @@ class ChatTemplate:
 
     def _prompt(self, request: ChatRequest, generation_prompt: bool) -> Prompt:
         _check_values(request.template_kwargs)
-        turns = read_turns(request.messages)
+        mark = mark_for(request.messages, self._tokenizer.specials.control) if has_images(request.messages) else ""
+        turns = read_turns(request.messages, mark)
         if request.continue_final:
             turns = _open_ended(turns)
         hoist = bool(request.template_kwargs.get("hoist_system"))
@@ -116,6 +118,10 @@ class ChatTemplate:
         lost = _lost(turns, text)
         if request.continue_final:
             text, found = _cut(text, found)
+        if mark:
+            images = sum(part.kind == "image" for message in request.messages for part in message.parts)
+            numbered = bool(request.template_kwargs.get("add_vision_id"))
+            text, found = put_images(text, found, mark, images, numbered)
         return Prompt(text, found, [*notices, *more, *warnings, *lost])
 
     def _real(self, values: dict[str, Any], size: int, text: str) -> tuple[str, list[Found], list[Notice]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_cli.server.errors import BadField
+from strata_cli.server.images import fetched
 from strata_cli.server.openai import chat, completions
 from strata_engine.chat import ToolCall
 from strata_engine.config import SamplingParams
@@ -208,12 +209,38 @@ def test_a_wrong_message_is_refused_by_place(messages, param):
     assert caught.value.details["param"] == param
 
 
+PIXEL = "iVBORw0KGgo="
+
+
+@pytest.mark.parametrize("part", [
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}", "detail": "low"}},
+    {"type": "image_url", "image_url": f"data:image/png;base64,{PIXEL}"}, {"type": "image_url", "image_url": PIXEL},
+    {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}, {"type": "image", "image": PIXEL},
+    {"type": "image_url", "image_url": "data:image/png,%89PNG%0D%0A%1A%0A"},
+])  # fmt: skip
+def test_inline_images_are_read(part):
+    (message,) = chat.read({"messages": [{"role": "user", "content": [part]}]}).requests[0].messages
+    assert message.parts[0].kind == "image"
+    assert message.parts[0].data == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("link", ["http://169.254.169.254/", "https://x/y.png"])
+def test_links_wait_for_the_server_to_allow_them(link):
+    part = {"type": "image_url", "image_url": link}
+    request = chat.read({"messages": [{"role": "user", "content": [part]}]}).requests[0]
+    assert request.messages[0].parts[0].text == link
+    with pytest.raises(BadField, match="--allow-image-urls") as caught:
+        fetched(request, allowed=False)
+    assert caught.value.details["param"] == "messages.0.content.0"
+
+
 @pytest.mark.parametrize(("part", "text"), [
-    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "no vision"),
-    ({"type": "image_url", "image_url": "AAAA"}, "no vision"), ({"type": "image_url"}, "no vision"),
+    ({"type": "image_url"}, "is missing"), ({"type": "image_url", "image_url": {"url": 5}}, "is missing"),
+    ({"type": "image_url", "image_url": "data:image/png;base64,A?"}, "not valid base64"),
+    ({"type": "image_url", "image_url": "data:image/png;base64"}, "without data"),
+    ({"type": "image_url", "image_url": "data:image/png;base64,"}, "without bytes"),
     ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "file links are never fetched"),
-    ({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, "http links are never fetched"),
-    ({"type": "input_image", "image_url": "https://x/y.png"}, "https links are never fetched"),
+    ({"type": "image_url", "image_url": {"url": "ftp://x/y.png"}}, "ftp links are never fetched"),
 ])  # fmt: skip
 def test_images_are_refused_with_the_reason(part, text):
     with pytest.raises(BadField, match=text):

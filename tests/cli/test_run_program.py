@@ -184,7 +184,7 @@ def test_raw_sends_no_template(llmrun, model: Path):
         (("run", "MODEL", "hi", "--logprobs", "2"), 2),
         (("run", "MODEL", "hi", "--timeout", "soon"), 2),
         (("run", "MODEL", "hi", "--format", "json"), 2),
-        (("run", "MODEL", "hi", "--image", "cat.png"), 11),
+        (("run", "MODEL", "hi", "--image", "cat.png"), 3),
         (("run", "MODEL", "hi", "-f", "none.txt"), 3),
         (("run", "MODEL", "hi", "-o", "none/out.txt"), 3),
         (("run", "./none.gguf", "hi"), 3),

@@ -6,6 +6,7 @@ from typing import Any
 
 from strata_cli.server.errors import BadField, unsupported
 from strata_cli.server.fields import Fields
+from strata_cli.server.images import image_part
 from strata_engine.chat import ROLES, Message, Part, ToolCall
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -69,18 +70,9 @@ def _part(item: Any, where: str) -> Part:
             raise BadField(f"{where}.{name}", "is missing", "missing_required_parameter")
         return Part("text", text)
     if kind in _IMAGE_PARTS:
-        raise _no_image(fields, kind, where)
+        name = "image_url" if kind == "input_image" else kind
+        return image_part(fields.value(name), f"{where}.{name}")
     raise unsupported(f"{where}.type", f"a part of type {kind!r}")
-
-
-def _no_image(fields: Fields, kind: str, where: str) -> BadField:
-    """Why this image is refused: only inline images could ever be shown to a model."""
-    value = fields.value(kind) if kind != "input_image" else fields.value("image_url")
-    link = value.get("url") if isinstance(value, dict) else value
-    scheme = link.partition(":")[0].lower() if isinstance(link, str) and ":" in link[:12] else ""
-    if scheme and scheme != "data":
-        return BadField(f"{where}.{kind}", f"{scheme} links are never fetched", "unsupported_value")
-    return BadField(f"{where}.{kind}", "no vision in this model", "unsupported_value")
 
 
 def _calls(fields: Fields) -> tuple[ToolCall, ...]:
