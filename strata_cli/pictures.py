@@ -15,7 +15,7 @@ MOST_BYTES = 100 << 20
 
 
 def read_image(name: str) -> Part:
-    """An image file, unread by us. Raises NotFound, UsageError (a directory, not readable), RequestRefused (too large)."""
+    """An image file, undecoded. Raises NotFound, UsageError (a directory, not readable), RequestRefused (too large)."""
     path = expand(name)
     try:
         size = path.stat().st_size

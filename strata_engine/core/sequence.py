@@ -28,7 +28,8 @@ class Sequence:
     """Prompt ids followed by generated ids.
 
     `prompt_tokens`: how many of `tokens` are prompt. `limit_tokens`: the sequence ends when it is this long (context or
-    prompt + max_tokens, whichever is less). `pictures`: images of the prompt and their hashes. `order`: place in the line; a preempted sequence keeps it.
+    prompt + max_tokens, whichever is less). `order`: place in the line; a preempted sequence keeps it. `pictures`:
+    images of the prompt, with their hashes.
     """
 
     id: str

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from transformers.models.qwen3_5 import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+from transformers.models.qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
 from transformers.models.qwen3_vl import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from strata_engine.core.pictures import Picture, Pictures
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.nested import flattened
+from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_models import BASE, draw, memory_source
 
 IMAGE, START, END = 100, 102, 103
@@ -33,6 +37,19 @@ VISION = {
 ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
 TEXT = {**BASE, "num_hidden_layers": 3, "head_dim": 32, "rope_parameters": ROPE, "tie_word_embeddings": False}
 IDS = {"image_token_id": IMAGE, "video_token_id": 101, "vision_start_token_id": START, "vision_end_token_id": END}
+_LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
+_EXPERTS = {
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+}
 PATCH_WIDTH = 3 * 2 * 4 * 4
 
 
@@ -41,6 +58,20 @@ def tiny_vl(deepstack: Sequence[int] = (0, 1), seed: int = 0, **text: Any) -> tr
     vision = {**VISION, "deepstack_visual_indexes": list(deepstack)}
     config = Qwen3VLConfig(text_config={**TEXT, **text}, vision_config=vision, tie_word_embeddings=False, **IDS)
     return draw(lambda: Qwen3VLForConditionalGeneration(config), seed)
+
+
+def tiny_vl_35(experts: bool = False, seed: int = 0) -> transformers.PreTrainedModel:
+    """A random f32 Qwen3.5 that sees, dense or with experts."""
+    rope = {**ROPE, "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
+    text = {**TEXT, **_LINEAR, "num_hidden_layers": 4, "rope_parameters": rope, **(_EXPERTS if experts else {})}
+    config_class, model_class = (
+        (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration)
+        if experts
+        else (Qwen3_5Config, Qwen3_5ForConditionalGeneration)
+    )
+    return draw(
+        model_class(config_class(text_config=text, vision_config=VISION, tie_word_embeddings=False, **IDS)), seed
+    )
 
 
 def source_of(model: transformers.PreTrainedModel) -> WeightSource:
@@ -81,3 +112,89 @@ def oracle(model: transformers.PreTrainedModel, ids: list[int], pictures: Pictur
             out = model(input_ids=torch.tensor([[token]]), past_key_values=out.past_key_values, use_cache=True)
             found.append(out.logits[0])
     return torch.cat(found).float()
+
+
+def write_vl_gguf(
+    model: transformers.PreTrainedModel, directory: Path, tokenizer: bool | dict[str, Any] = False, out_width: int = 64
+) -> tuple[Path, Path]:
+    """A Qwen3-VL as the two files of llama.cpp: the decoder's and the projector's. `out_width` may be wrong."""
+    text, vision = model.config.text_config, model.config.vision_config
+    decoder, projector = directory / "model.gguf", directory / "mmproj-model.gguf"
+    state = {name: value.detach().float().numpy() for name, value in model.state_dict().items()}
+    write_gguf(decoder, "qwen3vl", _decoder_keys(text), _decoder_tensors(state, text), tokenizer=tokenizer)
+    write_gguf(projector, "clip", _projector_keys(vision, out_width), _projector_tensors(state, vision, out_width))
+    return decoder, projector
+
+
+def _decoder_keys(text: Any) -> dict[str, Any]:
+    return {
+        "{a}.block_count": text.num_hidden_layers,
+        "{a}.context_length": text.max_position_embeddings,
+        "{a}.embedding_length": text.hidden_size,
+        "{a}.feed_forward_length": text.intermediate_size,
+        "{a}.attention.head_count": text.num_attention_heads,
+        "{a}.attention.head_count_kv": text.num_key_value_heads,
+        "{a}.attention.key_length": text.head_dim,
+        "{a}.attention.value_length": text.head_dim,
+        "{a}.attention.layer_norm_rms_epsilon": float(text.rms_norm_eps),
+        "{a}.rope.freq_base": float(text.rope_parameters["rope_theta"]),
+        "{a}.rope.dimension_sections": [*text.rope_parameters["mrope_section"], 0],
+        "{a}.n_deepstack_layers": 2,
+    }
+
+
+def _decoder_tensors(state: dict[str, np.ndarray], text: Any) -> dict[str, np.ndarray]:
+    from strata_engine.models.names import NAMES
+
+    found = {}
+    for gguf_name, hf_name in NAMES.values():
+        for layer in range(text.num_hidden_layers) if "{n}" in hf_name else [0]:
+            spelled = hf_name.replace("{n}", str(layer))
+            value = state.get(spelled.replace("model.", "model.language_model.", 1), state.get(spelled))
+            if value is not None:
+                found[gguf_name.replace("{n}", str(layer))] = np.ascontiguousarray(value)
+    return found
+
+
+def _projector_keys(vision: Any, out_width: int) -> dict[str, Any]:
+    layers = [number in vision.deepstack_visual_indexes for number in range(vision.depth)]
+    return {
+        "clip.projector_type": "qwen3vl_merger",
+        "clip.has_vision_encoder": True,
+        "clip.use_gelu": True,
+        "clip.vision.image_size": vision.patch_size * int(vision.num_position_embeddings**0.5),
+        "clip.vision.patch_size": vision.patch_size,
+        "clip.vision.embedding_length": vision.hidden_size,
+        "clip.vision.feed_forward_length": vision.intermediate_size,
+        "clip.vision.block_count": vision.depth,
+        "clip.vision.projection_dim": out_width,
+        "clip.vision.image_mean": [0.5, 0.5, 0.5],
+        "clip.vision.image_std": [0.5, 0.5, 0.5],
+        "clip.vision.spatial_merge_size": vision.spatial_merge_size,
+        "clip.vision.is_deepstack_layers": layers,
+        "clip.vision.attention.head_count": vision.num_heads,
+        "clip.vision.attention.layer_norm_epsilon": 1e-6,
+    }
+
+
+def _projector_tensors(state: dict[str, np.ndarray], vision: Any, out_width: int) -> dict[str, np.ndarray]:
+    names = {"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"}
+    names |= {"patch_embed.proj.bias": "v.patch_embd.bias", "pos_embed.weight": "v.position_embd.weight"}
+    parts = {"attn.qkv": "attn_qkv", "attn.proj": "attn_out", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down"}
+    for n in range(vision.depth):
+        names |= {f"blocks.{n}.{ours}": f"v.blk.{n}.{theirs}" for ours, theirs in parts.items()}
+        names |= {f"blocks.{n}.norm{i}": f"v.blk.{n}.ln{i}" for i in (1, 2)}
+    for at, block in enumerate(vision.deepstack_visual_indexes):
+        merger = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
+        names |= {f"deepstack_merger_list.{at}.{ours}": f"v.deepstack.{block}.{m}" for ours, m in merger.items()}
+    found = {}
+    for ours, theirs in names.items():
+        for end in ("", ".weight", ".bias"):
+            value = state.get(f"model.visual.{ours}{end}")
+            if value is not None:
+                found[theirs + end] = value[:out_width] if ours.endswith("fc2") and "mlp" not in ours else value
+    kernel = state["model.visual.patch_embed.proj.weight"]
+    found["v.patch_embd.weight"], found["v.patch_embd.weight.1"] = (
+        np.ascontiguousarray(kernel[:, :, frame]) for frame in range(2)
+    )
+    return found

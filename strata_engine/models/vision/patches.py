@@ -20,7 +20,7 @@ _MOST_ASPECT = 200
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image made ready. `height`, `width` in tokens; `patches` f32 [patches, patch width]; `key`: hash of its pixels."""
+    """An image made ready. `height`, `width` in tokens; `patches` f32 [patches, patch width]; `key`: pixel hash."""
 
     height: int
     width: int

@@ -1,8 +1,8 @@
 """Bicubic resizing of 8-bit images, bit for bit as torch does it (interpolate, uint8, antialias) and so as the image
 processors of transformers do with torchvision.
 
-Each axis in turn, columns first: a cubic kernel (a = -0.5), widened where the image shrinks; weights of at most 15 bits,
-sums of products in i32, rounded back to 8 bits after each axis. Pillow's own resize differs by a step in some pixels.
+Each axis in turn, columns first: a cubic kernel (a = -0.5), widened where the image shrinks; weights of at most 15
+bits, sums of products in i32, rounded to 8 bits after each axis. Pillow's own resize differs by a step in some pixels.
 """
 
 from __future__ import annotations

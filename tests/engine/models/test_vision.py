@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from strata_engine.errors import CorruptFile
+from strata_engine.formats.open import open_weights
+from strata_engine.formats.projector import with_projector
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.forward import Runner
 from tests.support.op_makers import native_makers
-from tests.support.tiny_vision import oracle, seen_prompt, source_of, tiny_vl
+from tests.support.tiny_vision import oracle, seen_prompt, source_of, tiny_vl, tiny_vl_35, write_vl_gguf
 
 ONE = ([7, 8], (2, 3), [9, 10, 11])
 TWO = ([7], (1, 2), [9], (3, 2), [11, 12, 13])
@@ -73,3 +76,39 @@ def test_positions_of_the_published_example():
     assert placed[1, 3:9].tolist() == [3, 3, 3, 4, 4, 4]
     assert placed[2, 3:9].tolist() == [3, 4, 5, 3, 4, 5]
     assert pictures.delta == -3
+
+
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
+def test_hybrids_see_as_transformers_does(experts):
+    model = tiny_vl_35(experts)
+    ids, pictures = seen_prompt(*TWO)
+    prompt, ids = len(ids), [*ids, 14, 15, 16]
+    runner = Runner(source_of(model), ReferenceOps())
+    wanted = oracle(model, ids, pictures, prompt)
+    for chunks in (None, [2, 5, 4, 30]):
+        got = runner.all_logits(ids, chunks, runner.see(pictures))
+        assert (got - wanted).abs().max().item() <= 1e-3
+
+
+def test_a_projector_file_gives_the_same_logits(tmp_path):
+    model = tiny_vl()
+    ids, pictures = seen_prompt(*TWO)
+    decoder, projector = write_vl_gguf(model, tmp_path)
+    source = with_projector(open_weights(decoder), open_weights(projector))
+    from_files, in_memory = Runner(source, ReferenceOps()), Runner(source_of(model), ReferenceOps())
+    assert from_files.loaded.notices == ()
+    first, second = (r.all_logits(ids, None, r.see(pictures)) for r in (from_files, in_memory))
+    assert (first - second).abs().max() <= 1e-5
+
+
+def test_a_decoder_file_alone_is_a_text_model(tmp_path):
+    decoder, _ = write_vl_gguf(tiny_vl(), tmp_path)
+    assert Runner(open_weights(decoder), ReferenceOps()).loaded.tower is None
+
+
+def test_the_projector_of_another_model_is_refused(tmp_path):
+    decoder, _ = write_vl_gguf(tiny_vl(hidden_size=64), tmp_path)
+    (tmp_path / "other").mkdir()
+    _, projector = write_vl_gguf(tiny_vl(), tmp_path / "other", out_width=32)
+    with pytest.raises(CorruptFile, match="width of 32"):
+        Runner(with_projector(open_weights(decoder), open_weights(projector)), ReferenceOps())
