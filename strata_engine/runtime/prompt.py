@@ -43,7 +43,10 @@ class Limits:
 def make_prompt(
     request: ChatRequest | TokenRequest, rules: TextRules, limits: Limits, eye: Eye | None = None
 ) -> Prompt:
-    """`eye`: of a model that sees. Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised."""
+    """`eye`: of a model that sees.
+
+    Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised.
+    """
     eos, vocab_size = limits.eos, limits.vocab_size
     _refuse_hopeless(request, rules.tokenizer, limits.context_tokens)
     if isinstance(request, ChatRequest):

@@ -17,8 +17,10 @@ from transformers.models.qwen3_vl import Qwen3VLConfig, Qwen3VLForConditionalGen
 from strata_engine.core.pictures import Picture, Pictures
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.nested import flattened
+from strata_engine.text import images
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_models import BASE, draw, memory_source
+from tests.support.tiny_tokenizer import CONTROL, tokenizer_metadata
 
 IMAGE, START, END = 100, 102, 103
 VISION = {
@@ -50,6 +52,7 @@ _EXPERTS = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
 }
+PIXELS = (64, 1024)  # one token of 8 x 8 pixels to 16 of them
 PATCH_WIDTH = 3 * 2 * 4 * 4
 
 
@@ -69,9 +72,8 @@ def tiny_vl_35(experts: bool = False, seed: int = 0) -> transformers.PreTrainedM
         if experts
         else (Qwen3_5Config, Qwen3_5ForConditionalGeneration)
     )
-    return draw(
-        model_class(config_class(text_config=text, vision_config=VISION, tie_word_embeddings=False, **IDS)), seed
-    )
+    config = config_class(text_config=text, vision_config=VISION, tie_word_embeddings=False, **IDS)
+    return draw(lambda: model_class(config), seed)
 
 
 def source_of(model: transformers.PreTrainedModel) -> WeightSource:
@@ -95,16 +97,19 @@ def seen_prompt(*pieces: list[int] | tuple[int, int], seed: int = 0) -> tuple[li
     return ids, Pictures(len(ids), images)
 
 
-def oracle(model: transformers.PreTrainedModel, ids: list[int], pictures: Pictures, prompt: int) -> torch.Tensor:
+def oracle(
+    model: transformers.PreTrainedModel, ids: list[int], pictures: Pictures, prompt: int, image_id: int = IMAGE
+) -> torch.Tensor:
     """Logits [n, V] of transformers: the first `prompt` tokens at once, the rest one by one with its cache."""
     patches = torch.from_numpy(np.concatenate([image.patches for image in pictures.images]))
     grid = torch.tensor([[1, 2 * image.height, 2 * image.width] for image in pictures.images])
     given = torch.tensor([ids[:prompt]])
+    model.config.image_token_id = image_id
     with torch.no_grad(), warnings.catch_warnings():
         # the newest transformers call it `cache`, those before know only the old name
         warnings.filterwarnings("ignore", message=".*past_key_values", category=FutureWarning)
         out = model(
-            input_ids=given, pixel_values=patches, image_grid_thw=grid, mm_token_type_ids=(given == IMAGE).int(),
+            input_ids=given, pixel_values=patches, image_grid_thw=grid, mm_token_type_ids=(given == image_id).int(),
             use_cache=True,
         )  # fmt: skip
         found = [out.logits[0]]
@@ -170,6 +175,8 @@ def _projector_keys(vision: Any, out_width: int) -> dict[str, Any]:
         "clip.vision.projection_dim": out_width,
         "clip.vision.image_mean": [0.5, 0.5, 0.5],
         "clip.vision.image_std": [0.5, 0.5, 0.5],
+        "clip.vision.image_min_pixels": PIXELS[0],
+        "clip.vision.image_max_pixels": PIXELS[1],
         "clip.vision.spatial_merge_size": vision.spatial_merge_size,
         "clip.vision.is_deepstack_layers": layers,
         "clip.vision.attention.head_count": vision.num_heads,
@@ -198,3 +205,11 @@ def _projector_tensors(state: dict[str, np.ndarray], vision: Any, out_width: int
         np.ascontiguousarray(kernel[:, :, frame]) for frame in range(2)
     )
     return found
+
+
+def seeing_tokenizer(rows: int) -> dict[str, Any]:
+    """Keys of the tiny vocabulary whose last tokens are those of images."""
+    keys = tokenizer_metadata(rows)
+    tokens, kinds = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
+    tokens[-3:], kinds[-3:] = [images.START, images.PAD, images.END], [CONTROL] * 3
+    return {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}

@@ -1,0 +1,156 @@
+"""A tiny model that sees: through the engine, over HTTP and from the command line, against transformers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata_cli.main import main
+from strata_cli.server.names import Served
+from strata_engine.chat import ChatRequest, Message, Part
+from strata_engine.config import EngineConfig
+from strata_engine.core.pictures import Picture, Pictures
+from strata_engine.errors import RequestRefused
+from strata_engine.models.vision.config import PixelRules
+from strata_engine.models.vision.patches import see_image
+from strata_engine.paths import Paths
+from strata_engine.registry.catalog import load_catalog
+from strata_engine.registry.store import Store
+from strata_engine.runtime.service import LocalService
+from tests.support.engines import GREEDY, ReferenceBackend, ids_of
+from tests.support.images import file_of, picture
+from tests.support.live_server import live_server
+from tests.support.tiny_vision import PIXELS, oracle, seeing_tokenizer, tiny_vl, write_vl_gguf
+
+CHAT, ROWS, PAD_ID = "/v1/chat/completions", 320, 318
+RULES = PixelRules(patch=4, merge=2, frames=2, least=PIXELS[0], most=PIXELS[1])
+CAT, DOG = file_of(picture(30, 21)), file_of(picture(17, 40, seed=1))
+MORE = 6  # tokens to answer with
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_vl(vocab_size=ROWS)
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    base = tmp_path_factory.mktemp("seeing")
+    write_vl_gguf(model, base, tokenizer=seeing_tokenizer(ROWS))
+    return base
+
+
+@pytest.fixture(scope="module")
+def service(folder, tmp_path_factory):
+    base = tmp_path_factory.mktemp("home")
+    paths = Paths(*(base / name for name in ("config", "data", "models", "state", "cache")))
+    # few rows and pages: prompts are cut across images, and sequences push each other out
+    config = EngineConfig(kv_type="f32", max_sequences=4, batch_rows=7, page_tokens=8, context_tokens=128)
+    with LocalService(load_catalog(), Store(paths), config, lambda device: ReferenceBackend()) as opened:
+        opened.load(str(folder))
+        yield opened
+
+
+def asked(*images: bytes) -> ChatRequest:
+    parts = (*(Part("image", data=data) for data in images), Part("text", "what is this?"))
+    return ChatRequest((Message("user", parts),))
+
+
+def prompt_of(service, request: ChatRequest) -> tuple[list[int], Pictures]:
+    """Ids with the images' tokens, made here anew."""
+    chat = service.text(service.loaded()[0].name).chat
+    ids: list[int] = []
+    seen: list[Picture] = []
+    parts = iter([p for m in request.messages for p in m.parts if p.kind == "image"])
+    for token in chat.render(request).ids:
+        if token != PAD_ID:
+            ids.append(token)
+            continue
+        image = see_image(next(parts).data, RULES)
+        seen.append(Picture(len(ids), image.height, image.width, image.key, image.patches))
+        ids += [PAD_ID] * (image.height * image.width)
+    return ids, Pictures(len(ids), seen)
+
+
+def wanted(model, service, request: ChatRequest) -> list[int]:
+    """The most probable tokens by transformers, one after the other."""
+    ids, pictures = prompt_of(service, request)
+    prompt = len(ids)
+    for _ in range(MORE):
+        ids.append(int(oracle(model, ids, pictures, prompt, PAD_ID)[-1].argmax()))
+    return ids[prompt:]
+
+
+def answer(service, request: ChatRequest) -> list[int]:
+    from dataclasses import replace
+
+    return ids_of(list(service.stream(service.loaded()[0].name, request, replace(GREEDY, max_tokens=MORE))))
+
+
+@pytest.mark.parametrize("images", [(CAT,), (DOG, CAT)], ids=["one image", "two images"])
+def test_the_engine_answers_as_transformers_does(model, service, images):
+    request = asked(*images)
+    assert answer(service, request) == wanted(model, service, request)
+
+
+def test_an_image_in_history_is_seen_again(model, service):
+    history = (*asked(CAT).messages, Message.of("assistant", "a cat"), *asked(DOG).messages)
+    assert answer(service, ChatRequest(history)) == wanted(model, service, ChatRequest(history))
+
+
+def test_sequences_with_images_run_side_by_side(model, service):
+    from dataclasses import replace
+
+    name, requests = service.loaded()[0].name, [asked(CAT), asked(DOG), asked(CAT, DOG), asked(DOG, DOG)]
+    alone = [answer(service, request) for request in requests]
+    streams = [service.stream(name, request, replace(GREEDY, max_tokens=MORE)) for request in requests]
+    assert [ids_of(list(stream)) for stream in streams] == alone
+
+
+def test_what_cannot_be_shown_is_refused_and_the_engine_goes_on(service):
+    for data, says in ((b"no image", "cannot be read"), (file_of(picture(1, 201)), "too long and thin")):
+        with pytest.raises(RequestRefused, match=says):
+            answer(service, asked(data))
+    assert len(answer(service, asked(CAT))) == MORE
+
+
+def link(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def test_http_clients_show_images(service):
+    loaded = service.loaded()[0]
+    with live_server(service, served=[Served(loaded.reference, (loaded.name,))]) as live:
+        content = [{"type": "image_url", "image_url": {"url": link(CAT)}}, {"type": "text", "text": "what is this?"}]
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": MORE, "temperature": 0,
+                "ignore_eos": True, "return_token_ids": True}  # fmt: skip
+        reply = live.http.post(CHAT, json=body).json()
+        assert reply["choices"][0]["token_ids"] == answer(service, asked(CAT))
+        assert "vision" in live.http.get("/v1/models").json()["data"][0]["capabilities"]
+        content[0]["image_url"]["url"] = "http://127.0.0.1/cat.png"
+        refused = live.http.post(CHAT, json=body)
+        assert refused.status_code == 400
+        assert "--allow-image-urls" in refused.text
+        content[0]["image_url"]["url"] = link(b"no image")
+        assert live.http.post(CHAT, json=body).status_code == 400
+
+
+def test_the_command_line_shows_images(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LLMRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    (tmp_path / "cat.png").write_bytes(CAT)
+
+    def run(image: str) -> tuple[int, str, str]:
+        args = ["run", str(folder), "what is this?", "--image", image, "-n", "4", "--temp", "0", "--ctx", "128"]
+        code = main([*args, "--kernels", "reference", "--json"])
+        return code, *capsys.readouterr()
+
+    code, out, err = run(str(tmp_path / "cat.png"))
+    assert (code, "completion_tokens" in out) == (0, True), err
+    code, _, err = run(str(tmp_path / "none.png"))
+    assert code == 3
+    assert "no such image" in err
