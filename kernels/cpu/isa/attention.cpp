@@ -222,7 +222,7 @@ void score_scratch(const Task& task, int64_t queries, int64_t key) {
 // Q queries straight against the blocks. Few queries take more keys at once: every sum is one chain of latencies.
 template <int TYPE, int Q>
 void score_blocks(const Task& task, int64_t query, int64_t count) {
-  constexpr int V = LANES == 16 ? (Q == 1 ? 8 : Q <= 4 ? 4 : 2) : (Q == 1 ? 4 : 2);
+  constexpr int V = LANES == 16 ? (Q == 1 ? 8 : Q <= 4 ? 4 : 2) : (Q <= 2 ? 4 : 2);
   for (int64_t key = 0; key < count; key += V * LANES) {
     const uint8_t *keys[V], *values[V];
     for (int v = 0; v < V; ++v) {
@@ -239,6 +239,7 @@ void scores(const Task& task, int64_t queries, int64_t count) {
     int64_t query = 0;
     for (; query + 4 <= queries; query += 4) score_blocks<TYPE, 4>(task, query, count);
     for (; query + 3 <= queries; query += 3) score_blocks<TYPE, 3>(task, query, count);
+    for (; query + 2 <= queries; query += 2) score_blocks<TYPE, 2>(task, query, count);
     for (; query < queries; ++query) score_blocks<TYPE, 1>(task, query, count);
     return;
   }
