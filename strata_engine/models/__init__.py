@@ -23,6 +23,7 @@ GGUF = {
     "qwen35": ("qwen3_5", "Qwen35"),
     "qwen35moe": ("qwen3_5", "Qwen35Moe"),
     "qwen3vl": ("qwen3_vl", "Qwen3Vl"),
+    "qwen4exp": ("qwen4_exp", "Qwen4Exp"),
 }
 HUGGING_FACE = {
     "LlamaForCausalLM": ("llama", "Llama"),
@@ -36,6 +37,8 @@ HUGGING_FACE = {
     "Qwen3_5MoeForCausalLM": ("qwen3_5", "Qwen35Moe"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5", "Qwen35Moe"),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3Vl"),
+    "Qwen4ExpForCausalLM": ("qwen4_exp", "Qwen4Exp"),
+    "Qwen4ExpForConditionalGeneration": ("qwen4_exp", "Qwen4Exp"),
 }
 _MODEL_TYPES = {
     "llama": "LlamaForCausalLM",
@@ -49,6 +52,8 @@ _MODEL_TYPES = {
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen4_exp": "Qwen4ExpForConditionalGeneration",
+    "qwen4_exp_text": "Qwen4ExpForCausalLM",
 }
 
 

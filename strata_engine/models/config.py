@@ -13,6 +13,7 @@ from typing import Any
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.formats.base import WeightSource
 from strata_engine.models.delta_config import DeltaConfig, gguf_delta, hf_delta
+from strata_engine.models.exp_config import ExpConfig
 from strata_engine.models.fields import Fields
 from strata_engine.models.mixture import MixtureConfig, gguf_mixture, hf_mixture
 
@@ -89,6 +90,7 @@ class ModelConfig:
     mixture: MixtureConfig | None = None
     delta: DeltaConfig | None = None
     gated_attention: bool = False
+    exp: ExpConfig | None = None
     draft_layers: int = 0  # blocks in the checkpoint that predict further tokens (MTP); not among `layers`
 
 

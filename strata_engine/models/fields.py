@@ -41,6 +41,16 @@ class Fields:
             raise self._bad(key, value, "a list of whole numbers")
         return frozenset(value)
 
+    def whole_numbers(self, key: str) -> list[int]:
+        """A list of whole numbers in order, or one number as a list of one; empty when absent. Raises CorruptFile."""
+        value = self._values.get(key)
+        if value is None:
+            return []
+        found = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(n, int) and not isinstance(n, bool) for n in found):
+            raise self._bad(key, value, "a list of whole numbers")
+        return found
+
     def flags(self, key: str) -> list[bool]:
         """A list of booleans; empty when absent. Raises CorruptFile."""
         value = self._values.get(key)

@@ -157,6 +157,9 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
     if want.use == "matrix":
         _keep(want.name, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, mmap, store)
         return
+    if want.use == "mapped":  # neither copied nor read here: a token needs a few of its rows
+        store.weights[want.name + ".table"] = Weight(meta.type, rows, cols, data.reshape(rows, -1))
+        return
     table = (data if mmap else data.copy()).reshape(rows, -1)
     kept = store.weights[want.name + ".table"] = Weight(meta.type, rows, cols, ops.constant(table))
     _count(kept, mmap and kept.data is table, store)

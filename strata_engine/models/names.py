@@ -44,6 +44,40 @@ NAMES: dict[str, tuple[str, str]] = {
     "{n}.shared_gate": ("blk.{n}.ffn_gate_shexp.weight", "model.layers.{n}.mlp.shared_expert.gate_proj.weight"),
     "{n}.shared_up": ("blk.{n}.ffn_up_shexp.weight", "model.layers.{n}.mlp.shared_expert.up_proj.weight"),
     "{n}.shared_down": ("blk.{n}.ffn_down_shexp.weight", "model.layers.{n}.mlp.shared_expert.down_proj.weight"),
+    "{n}.hc1_norm": ("blk.{n}.hc_attn_norm.weight", "model.layers.{n}.attn_hyper_connection.hc_norm.weight"),
+    "{n}.hc1_down": (
+        "blk.{n}.hc_attn_down.weight",
+        "model.layers.{n}.attn_hyper_connection.input_mix_weight_down.weight",
+    ),
+    "{n}.hc1_up": ("blk.{n}.hc_attn_up.weight", "model.layers.{n}.attn_hyper_connection.input_mix_weight_up.weight"),
+    "{n}.hc1_inject": (
+        "blk.{n}.hc_attn_inject.weight",
+        "model.layers.{n}.attn_hyper_connection.block_inject_weight.weight",
+    ),
+    "{n}.hc2_norm": ("blk.{n}.hc_ffn_norm.weight", "model.layers.{n}.mlp_hyper_connection.hc_norm.weight"),
+    "{n}.hc2_down": (
+        "blk.{n}.hc_ffn_down.weight",
+        "model.layers.{n}.mlp_hyper_connection.input_mix_weight_down.weight",
+    ),
+    "{n}.hc2_up": ("blk.{n}.hc_ffn_up.weight", "model.layers.{n}.mlp_hyper_connection.input_mix_weight_up.weight"),
+    "{n}.hc2_inject": (
+        "blk.{n}.hc_ffn_inject.weight",
+        "model.layers.{n}.mlp_hyper_connection.block_inject_weight.weight",
+    ),
+    "mix_norm": ("output_hc_norm.weight", "model.hyper_connection_mixer.hc_norm.weight"),
+    "mix_down": ("output_hc_down.weight", "model.hyper_connection_mixer.input_mix_weight_down.weight"),
+    "mix_up": ("output_hc_up.weight", "model.hyper_connection_mixer.input_mix_weight_up.weight"),
+    "{n}.index_q": ("blk.{n}.indexer.q_proj.weight", ""),
+    "{n}.index_k": ("blk.{n}.indexer.k_proj.weight", ""),
+    "{n}.index_qk": ("", "model.layers.{n}.self_attn.indexer.index_qk_proj.weight"),
+    "{n}.index_q_norm": ("blk.{n}.indexer.q_norm.weight", "model.layers.{n}.self_attn.indexer.q_layernorm.weight"),
+    "{n}.index_k_norm": ("blk.{n}.indexer.k_norm.weight", "model.layers.{n}.self_attn.indexer.k_layernorm.weight"),
+    "{n}.ple_key": ("blk.{n}.ple_key.weight", "model.layers.{n}.ple.key_proj.weight"),
+    "{n}.ple_value": ("blk.{n}.ple_value.weight", "model.layers.{n}.ple.value_proj.weight"),
+    "{n}.ple_norm_key": ("blk.{n}.ple_norm_key.weight", "model.layers.{n}.ple.norm_key.weight"),
+    "{n}.ple_norm_query": ("blk.{n}.ple_norm_query.weight", "model.layers.{n}.ple.norm_query.weight"),
+    "{n}.ple_norm_conv": ("blk.{n}.ple_norm_conv.weight", "model.layers.{n}.ple.norm_conv.weight"),
+    "{n}.ple_conv": ("blk.{n}.ple_conv1d.weight", "model.layers.{n}.ple.conv1d.weight"),
     "{n}.router": ("blk.{n}.ffn_gate_inp.weight", "model.layers.{n}.mlp.gate.weight"),
     "{n}.gate_exps": ("blk.{n}.ffn_gate_exps.weight", ""),
     "{n}.up_exps": ("blk.{n}.ffn_up_exps.weight", ""),
@@ -65,8 +99,11 @@ NAMES: dict[str, tuple[str, str]] = {
 
 _LAYER, _EXPERT = re.compile(r"^(\d+)\."), re.compile(r"expert\.(\d+)\.")
 
-# computed from the config instead; old checkpoints store it
-NOT_NEEDED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|blk\.\d+\.attn_rot_embd")
+# computed from the config instead, old checkpoints store it; constants of n-gram tables, which exp_config.py reads
+NOT_NEEDED = re.compile(
+    r"(.*\.)?rotary_emb\.inv_freq|blk\.\d+\.attn_rot_embd"
+    r"|.*\.ple_embedding\.(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)"
+)
 # heads that predict further tokens are loaded on demand (mtp.py)
 DRAFT = re.compile(r"mtp\..+|blk\.(\d+)\..+")
 
@@ -103,8 +140,8 @@ class Wanted:
     """A tensor that a model needs. `name` is ours; `shape` rows first.
 
     `use`: matrix (multiplied, may be packed) | experts (a stack of matrices, see mixture.py) | table (rows are
-    looked up) | vector (small, becomes f32) | halves (a matrix whose left and right columns become two).
-    A matrix of one row may be stored as a vector.
+    looked up) | mapped (a table larger than memory: it stays in its file whatever was asked) | vector (small, becomes
+    f32) | halves (a matrix whose left and right columns become two). A matrix of one row may be stored as a vector.
     `stored`: the checkpoint's name where the table's does not hold. `split`: the parts that a matrix is cut into.
     `change`, of a vector: "plus one" (norms that are centred on zero) | "decay" (-exp of what is stored).
     """

@@ -79,7 +79,7 @@ def write_gguf(
         pairs |= dict(tokenizer) if isinstance(tokenizer, Mapping) else {}
     for key, value in pairs.items():
         if value is not None and key != "general.architecture":
-            writer.add_key_value(key, value, value_type(value))
+            writer.add_key_value(key, value, value_type(value), element_type(value))
     for name, array in tensors.items():
         type_name = choose_type(array, types) if isinstance(types, str) else types.get(name, "F32")
         writer.add_tensor(name, encode(array, type_name), raw_dtype=gguf.GGMLQuantizationType[type_name])
@@ -88,6 +88,12 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return writer.format_shard_names(path)
+
+
+def element_type(value: object) -> gguf.GGUFValueType | None:
+    """Of a list of whole numbers some of which need 64 bits; the writer takes 32 by itself."""
+    large = isinstance(value, (list, tuple)) and any(isinstance(n, int) and n >= 2**31 for n in value)
+    return gguf.GGUFValueType.INT64 if large else None
 
 
 def value_type(value: object) -> gguf.GGUFValueType:

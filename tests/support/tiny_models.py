@@ -116,7 +116,9 @@ class MemorySource:
 
 
 def _type(tensor: torch.Tensor) -> str:
-    return {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8"}[tensor.dtype]
+    return {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8", torch.int64: "I64"}[
+        tensor.dtype
+    ]
 
 
 def memory_source(model: transformers.PreTrainedModel, **changes: Any) -> MemorySource:
