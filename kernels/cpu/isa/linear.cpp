@@ -151,11 +151,57 @@ template <> struct Format<LLMRUN_MXFP4> : Powers, Looked<Quants<4, 16, 16>, 5, S
 template <> struct Format<LLMRUN_NVFP4> : ByteFloats, Looked<Quants<4, 16, 32>, 5, SMALL_FLOATS> {};
 template <> struct Format<LLMRUN_TQ2_0> : SuperOnly, Quants<2, 1, 0, 32> {};  // and TQ1_0
 
-// The integer sum of row m, its planes joined.
-template <int PLANES>
-OP F whole(const I* sum, int m) {
-  if constexpr (PLANES == 2) return to_float(join_planes(sum[2 * m], sum[2 * m + 1]));
-  return to_float(sum[m]);
+#if defined(LLMRUN_WORDS)
+template <class Q, int T, int P>
+OP void dot_fine(const uint8_t* quants, const XBlock* x, I sum[P][T]) {
+  dot_words<Q, T, P>(quants, x, sum);
+}
+
+template <class Q, int T, int P>
+OP void dot_fine_halves(const uint8_t* quants, const XBlock* x, I low[P][T], I up[P][T]) {
+  dot_words_halves<Q, T, P>(quants, x, low, up);
+}
+#else
+template <int T, int P>
+OP void join(const I both[P][2 * T], I sum[P][T]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) sum[p][m] = join_planes(both[p][2 * m], both[p][2 * m + 1]);
+}
+
+template <class Q, int T, int P>
+OP void dot_fine(const uint8_t* quants, const XBlock* x, I sum[P][T]) {
+  I both[P][2 * T];
+  dot<Q, 2 * T, P>(quants, x, both);
+  join<T, P>(both, sum);
+}
+
+template <class Q, int T, int P>
+OP void dot_fine_halves(const uint8_t* quants, const XBlock* x, I low[P][T], I up[P][T]) {
+  I both[P][2 * T], both_up[P][2 * T];
+  dot_halves<Q, 2 * T, P>(quants, x, both, both_up);
+  join<T, P>(both, low);
+  join<T, P>(both_up, up);
+}
+#endif
+
+// sum[p][m]: the integer sum of row m over the block.
+template <class Q, int T, int P, int PLANES>
+OP void whole_sums(const uint8_t* quants, const XBlock* x, I sum[P][T]) {
+  if constexpr (PLANES == 1)
+    dot<Q, T, P>(quants, x, sum);
+  else
+    dot_fine<Q, T, P>(quants, x, sum);
+}
+
+// The same for k 0..15 and 16..31 apart.
+template <class Q, int T, int P, int PLANES>
+OP void half_sums(const uint8_t* quants, const XBlock* x, I low[P][T], I up[P][T]) {
+  if constexpr (PLANES == 1)
+    dot_halves<Q, T, P>(quants, x, low, up);
+  else
+    dot_fine_halves<Q, T, P>(quants, x, low, up);
 }
 
 template <class Q, int T, int PLANES>
@@ -165,9 +211,9 @@ OP void accumulate(const Q& scale, const XBlock* x, const I* sum, F* acc) {
     const XBlock& row = x[m * PLANES];
     F value;
     if constexpr (Q::minimum)
-      value = fma(scale.d, whole<PLANES>(sum, m), mul(scale.m, set1(row.sum)));
+      value = fma(scale.d, to_float(sum[m]), mul(scale.m, set1(row.sum)));
     else
-      value = mul(scale.d, whole<PLANES>(sum, m));
+      value = mul(scale.d, to_float(sum[m]));
     acc[m] = fma(set1(row.d), value, acc[m]);
   }
 }
@@ -175,7 +221,7 @@ OP void accumulate(const Q& scale, const XBlock* x, const I* sum, F* acc) {
 // Sum of the first 16 quants of a row's block, its planes joined; exact in f32.
 template <int PLANES>
 OP float low_half_sum(const XBlock* x) {
-  if constexpr (PLANES == 2) return -static_cast<float>(PLANE * x[0].minus_low + x[1].minus_low);
+  if constexpr (PLANES == 2 && !WORDS) return -static_cast<float>(PLANE * x[0].minus_low + x[1].minus_low);
   return -static_cast<float>(x[0].minus_low);
 }
 
@@ -183,7 +229,7 @@ template <class Q, int T, int PLANES>
 OP void accumulate_halves(const Q& scale, const XBlock* x, const I* low, const I* up, F* acc) {
 #pragma GCC unroll 8
   for (int m = 0; m < T; ++m) {
-    F value = fma(scale.d_up, whole<PLANES>(up, m), mul(scale.d, whole<PLANES>(low, m)));
+    F value = fma(scale.d_up, to_float(up[m]), mul(scale.d, to_float(low[m])));
     if constexpr (Q::minimum) {
       const float low_sum = low_half_sum<PLANES>(x + m * PLANES);
       value = fma(scale.m_up, set1(x[m * PLANES].sum - low_sum), fma(scale.m, set1(low_sum), value));
@@ -211,14 +257,14 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) scale[p].block(w, part + p);
     const uint8_t* quants = w + Q::scales + part * LANES * 4;
-    I sum[P][T * PLANES];
+    I sum[P][T];
     if constexpr (Q::halves) {
-      I up[P][T * PLANES];
-      dot_halves<Q, T * PLANES, P>(quants, x, sum, up);
+      I up[P][T];
+      half_sums<Q, T, P, PLANES>(quants, x, sum, up);
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) accumulate_halves<Q, T, PLANES>(scale[p], x, sum[p], up[p], acc[p]);
     } else {
-      dot<Q, T * PLANES, P>(quants, x, sum);
+      whole_sums<Q, T, P, PLANES>(quants, x, sum);
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) accumulate<Q, T, PLANES>(scale[p], x, sum[p], acc[p]);
     }

@@ -101,14 +101,27 @@ void store_token(const Store& store, const float* row, int64_t place, int64_t to
 }
 
 // A sum of quants as an integer; 0 where a row is not finite.
-int32_t whole(float sum) { return sum >= -MOST_16_BIT && sum <= MOST_16_BIT ? static_cast<int32_t>(sum) : 0; }
+int32_t whole(float sum, int most = MOST_16_BIT) {
+  return sum >= static_cast<float>(-most) && sum <= static_cast<float>(most) ? static_cast<int32_t>(sum) : 0;
+}
 
+#if defined(LLMRUN_WORDS)
+// 16-bit activations of a block as words: out[0] the first half, out[1] the second; out[0].minus is of both.
+void store_fine(const float* x, F inverse, XBlock* out) {
+  float sums[2];
+  for (int half = 0; half < 2; ++half) {
+    const F a = round_nearest(mul(load(x + 16 * half), inverse)), b = round_nearest(mul(load(x + 16 * half + 8), inverse));
+    store_words(out[half].q, a, b);
+    sums[half] = hsum(add(a, b));  // whole numbers below 2^24: exact in any order
+    out[half].minus_low = -whole(sums[half], BLOCK * MOST_16_BIT);
+    out[half].minus = 0;
+  }
+  out[0].sum = sums[0] + sums[1];
+  out[0].minus = -whole(out[0].sum, BLOCK * MOST_16_BIT);
+}
+#else
 // 16-bit activations of a block: out[0] the high plane, out[1] the low one.
-void quantize_fine(const float* x, XBlock* out) {
-  F most = zero();
-  for (int i = 0; i < BLOCK; i += LANES) most = maxf(most, maxf(load(x + i), sub(zero(), load(x + i))));
-  const float top = hmax(most);
-  const F inverse = set1(top >= LEAST_ACTIVATION ? static_cast<float>(MOST_16_BIT) / top : 0.0f);
+void store_fine(const float* x, F inverse, XBlock* out) {
   float high_sum[2] = {0, 0}, low_sum[2] = {0, 0};
   for (int i = 0; i < BLOCK; i += LANES) {
     const F q = round_nearest(mul(load(x + i), inverse));
@@ -119,13 +132,21 @@ void quantize_fine(const float* x, XBlock* out) {
     high_sum[i >= BLOCK / 2] += hsum(high);  // whole numbers below 2^24: exact in any order
     low_sum[i >= BLOCK / 2] += hsum(low);
   }
-  out[0].d = top * (1.0f / MOST_16_BIT);
   out[0].sum = PLANE * (high_sum[0] + high_sum[1]) + (low_sum[0] + low_sum[1]);
   out[0].minus_low = -whole(high_sum[0]);
   out[0].minus = -whole(high_sum[0] + high_sum[1]);
-  out[1].d = out[1].sum = 0.0f;
   out[1].minus_low = -whole(low_sum[0]);
   out[1].minus = -whole(low_sum[0] + low_sum[1]);
+}
+#endif
+
+void quantize_fine(const float* x, XBlock* out) {
+  F most = zero();
+  for (int i = 0; i < BLOCK; i += LANES) most = maxf(most, maxf(load(x + i), sub(zero(), load(x + i))));
+  const float top = hmax(most);
+  store_fine(x, set1(top >= LEAST_ACTIVATION ? static_cast<float>(MOST_16_BIT) / top : 0.0f), out);
+  out[0].d = top * (1.0f / MOST_16_BIT);
+  out[1].d = out[1].sum = 0.0f;
 }
 
 // Tiles of TILE or FINE_TILE rows: [tile][block][row of the tile][plane].

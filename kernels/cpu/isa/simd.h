@@ -16,6 +16,12 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int PARTS = GROUP / LANES;
 
+#if defined(LLMRUN_WORDS)
+constexpr bool WORDS = true;
+#else
+constexpr bool WORDS = false;  // 16-bit activations are two byte planes
+#endif
+
 // e^x for x in [-87, 88]; beyond that the nearest of the two ends. Relative error below 3e-7. NaN stays NaN: the vector
 // maximum and minimum return their second operand then.
 OP F exp(F x) {

@@ -9,7 +9,8 @@ namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 8;
 constexpr int TILE = 4;
-constexpr int FINE_TILE = 2;
+constexpr int FINE_TILE = 4;
+#define LLMRUN_WORDS  // 16-bit activations are words: fewer products than two byte planes take, and none saturates
 constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 6;
 constexpr int QUERY_TILE = 6;
@@ -125,10 +126,10 @@ OP I move_bits(I v) {
 OP I masked(I v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
 OP I merge(I v, I bits, int mask) { return _mm256_or_si256(v, masked(bits, mask)); }
 
-// Quads 2J (even) and 2J+1 (odd) of 8 rows, their table applied; values of 8 bits come out signed.
-template <class Q, int J>
+// Quads 2J (even) and 2J+1 (odd) of 8 rows, their table applied; values of 8 bits come out signed if SIGNED.
+template <class Q, int J, bool SIGNED = true>
 OP void quads(const uint8_t* q, I& even, I& odd) {
-  const I sign = _mm256_set1_epi8(-128);
+  const I sign = SIGNED ? _mm256_set1_epi8(-128) : _mm256_setzero_si256();
   if constexpr (Q::bits == 8) {
     even = _mm256_xor_si256(loadi(q + 128 * J), sign);
     odd = _mm256_xor_si256(loadi(q + 128 * J + 64), sign);
@@ -242,6 +243,84 @@ OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
   step<Q, 1, T, P>(q, x, wide, low);
   step<Q, 2, T, P>(q, x, wide, up);
   step<Q, 3, T, P>(q, x, wide, up);
+}
+
+// 16-bit activations: a quad of words is stored as k 0, 2, 1, 3, because the bytes of a quad of quants become words by
+// taking the even and the odd ones. The first XBlock of a row's two holds k 0..15, the second the others.
+template <class Q, int J>
+OP void quad_words(const uint8_t* q, I words[4]) {
+  if constexpr (Q::bits == 4 && !Q::lookup) {
+    const I line = loadi(q + 64 * J), low = _mm256_set1_epi16(15);
+    words[0] = _mm256_and_si256(line, low);
+    words[1] = _mm256_and_si256(_mm256_srli_epi16(line, 8), low);
+    words[2] = _mm256_and_si256(_mm256_srli_epi16(line, 4), low);
+    words[3] = _mm256_srli_epi16(line, 12);
+  } else {
+    const I low = _mm256_set1_epi16(0xff);
+    I even, odd;
+    quads<Q, J, false>(q, even, odd);
+    words[0] = _mm256_and_si256(even, low);
+    words[1] = _mm256_srli_epi16(even, 8);
+    words[2] = _mm256_and_si256(odd, low);
+    words[3] = _mm256_srli_epi16(odd, 8);
+  }
+}
+
+template <class Q, int J, int T, int P>
+OP void step_words(const uint8_t* q, const XBlock* x, I acc[P][T]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    I words[4];
+    quad_words<Q, J>(q + 32 * p, words);
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const I pair = broadcast4(x[2 * m + J / 2].q + 16 * (J % 2) + 4 * i);
+        acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(words[i], pair));
+      }
+  }
+}
+
+template <class Q>
+OP I start_words(int32_t minus) {
+  if constexpr (Q::offset == 0) return _mm256_setzero_si256();
+  return _mm256_set1_epi32(static_cast<int32_t>(static_cast<uint32_t>(minus) * static_cast<uint32_t>(Q::offset)));
+}
+
+// acc[p][m] = sum over the block of value * x, x in words.
+template <class Q, int T, int P>
+OP void dot_words(const uint8_t* q, const XBlock* x, I acc[P][T]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) acc[p][m] = start_words<Q>(x[2 * m].minus);
+  step_words<Q, 0, T, P>(q, x, acc);
+  step_words<Q, 1, T, P>(q, x, acc);
+  step_words<Q, 2, T, P>(q, x, acc);
+  step_words<Q, 3, T, P>(q, x, acc);
+}
+
+template <class Q, int T, int P>
+OP void dot_words_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) {
+      low[p][m] = start_words<Q>(x[2 * m].minus_low);
+      up[p][m] = start_words<Q>(x[2 * m + 1].minus_low);
+    }
+  step_words<Q, 0, T, P>(q, x, low);
+  step_words<Q, 1, T, P>(q, x, low);
+  step_words<Q, 2, T, P>(q, x, up);
+  step_words<Q, 3, T, P>(q, x, up);
+}
+
+// 16 whole numbers as words, each quad in the order above.
+OP void store_words(int8_t* p, F a, F b) {
+  const I packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
+  const I ordered = _mm256_permute4x64_epi64(packed, 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(ordered, 0xd8), 0xd8));
 }
 
 OP int sum_i32(I v) {
