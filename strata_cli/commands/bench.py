@@ -147,5 +147,6 @@ def _run(
         if not rows:
             raise
         app.output.warn(f"stopped; {len(rows)} of {len(tests) * len(configs)} rows were measured")
-    machine = host.machine() | {"read_bandwidth_gb_s": session.bandwidth_gb_s}
+    limits = {"read_bandwidth_gb_s": session.bandwidth_gb_s, "product_gop_s": session.product_gop_s}
+    machine = host.machine() | limits
     return render(Result(tuple(rows), session.model, machine, host.versions(__version__), host.commit(), started), form)

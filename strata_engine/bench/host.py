@@ -1,4 +1,4 @@
-"""Facts about this machine and program for a result file, and the memory bandwidth that generation is compared with."""
+"""Facts about this machine and program for a result file, and the limits that speeds are compared with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from strata_kernels.ops import Ops, Weight
+
 _BUFFER_BYTES = 1 << 28  # far above any cache that two cores can use
 _LEAST_PASSES, _LEAST_S = 5, 0.7
+_PRODUCT = (256, 512, 2048)  # rows, outputs, inputs
 
 
 def machine() -> dict[str, Any]:
@@ -75,5 +78,30 @@ def read_bandwidth_gb_s(threads: int) -> float:
             started = time.perf_counter()
             list(pool.map(np.max, parts))
             best = max(best, buffer.nbytes / max(time.perf_counter() - started, 1e-9))
+            passes += 1
+    return best / 1e9
+
+
+def product_gop_s(ops: Ops) -> float:
+    """Fastest packed matrix product of these ops, in 10^9 multiplications and additions a second.
+
+    Weights of 4 bits, shapes whose pieces fit a second-level cache: what a prompt could reach if it were only products.
+    """
+    import numpy as np
+
+    rows, outputs, inputs = _PRODUCT
+    data = np.random.default_rng(1).integers(0, 60, (outputs, inputs // 32 * 18), np.uint8)
+    x = np.random.default_rng(2).normal(size=(rows, inputs)).astype(np.float32)
+    with ops.scope():
+        weight = ops.pack(Weight("Q4_0", outputs, inputs, ops.constant(data)))
+        inside, out = ops.constant(x), ops.take(rows, outputs)
+        ops.begin()
+        ops.linear(inside, [weight], [out])
+        step = ops.end()
+        best, passes, begun = 0.0, 0, time.perf_counter()
+        while passes < _LEAST_PASSES or time.perf_counter() - begun < _LEAST_S:
+            started = time.perf_counter()
+            step.run()
+            best = max(best, 2 * rows * outputs * inputs / max(time.perf_counter() - started, 1e-9))
             passes += 1
     return best / 1e9

@@ -29,13 +29,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured test. `samples`: tokens per second in order. `bytes_per_token`: for plain generation only."""
+    """One measured test. `samples`: tokens per second in order.
+
+    `bytes_per_token`: for plain generation only. `products_per_token`: for plain prompts only.
+    """
 
     test: SpeedTest
     setting: Setting
     samples: tuple[float, ...]
     bytes_per_token: int | None = None
     bandwidth_gb_s: float | None = None  # what this machine's memory gives, measured in the same run
+    products_per_token: int | None = None
+    product_gop_s: float | None = None  # the fastest matrix product of these kernels, measured in the same run
 
     def data(self) -> dict[str, Any]:
         """Flat JSON data, rounded once for every form."""
@@ -52,9 +57,13 @@ class Row:
             "samples": [rounded(s, shown) for s in self.samples],
             "bytes_per_token": self.bytes_per_token,
             "bandwidth_share": None,
+            "products_per_token": self.products_per_token,
+            "product_share": None,
         }
         if self.bytes_per_token and self.bandwidth_gb_s:
             found["bandwidth_share"] = round(median * self.bytes_per_token / (self.bandwidth_gb_s * 1e9), 4)
+        if self.products_per_token and self.product_gop_s:
+            found["product_share"] = round(2 * median * self.products_per_token / (self.product_gop_s * 1e9), 4)
         return found
 
 
@@ -118,8 +127,8 @@ def _csv(result: Result) -> str:
 
 def _md(result: Result) -> str:
     varying = [n for n in ("batch", "kv_type", "kernels", "mode") if len({row.data()[n] for row in result.rows}) > 1]
-    heads = ["model", "size", "params", "backend", "threads", *varying, "test", "t/s", "memory bandwidth"]
-    right = {"size", "params", "threads", "batch", "test", "t/s", "memory bandwidth"}
+    heads = ["model", "size", "params", "backend", "threads", *varying, "test", "t/s", "of the limit"]
+    right = {"size", "params", "threads", "batch", "test", "t/s", "of the limit"}
     cells = [_md_cells(result, row.test, row.data(), varying) for row in result.rows]
     widths = [max(len(heads[i]), *(len(c[i]) for c in cells)) for i in range(len(heads))]
     rule = "".join(f"| {'-' * (w - 1)}{':' if h in right else '-'} " for h, w in zip(heads, widths, strict=True))
@@ -134,7 +143,7 @@ def _md_line(cells: Sequence[str], heads: Sequence[str], widths: Sequence[int], 
 
 def _md_cells(result: Result, test: SpeedTest, data: dict[str, Any], varying: Sequence[str]) -> list[str]:
     model = result.model
-    share = data["bandwidth_share"]
+    share = data["bandwidth_share"] if data["product_share"] is None else data["product_share"]
     return [
         f"{model.get('architecture', '')} {model.get('quant', '')}".strip() or str(model.get("name", "")),
         f"{model.get('size_bytes', 0) / 2**20:.2f} MiB",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from strata_engine.bench.host import read_bandwidth_gb_s
+from strata_engine.bench.host import product_gop_s, read_bandwidth_gb_s
 from strata_engine.bench.plan import SpeedTest
 from strata_engine.bench.report import Row, Setting
 from strata_engine.bench.speed import Measurer
 from strata_engine.config import EngineConfig
-from strata_engine.placement.mixture import bytes_read
+from strata_engine.placement.mixture import bytes_read, products_read
 from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.opening import BackendFactory, Opened, open_parts
 
@@ -42,11 +42,17 @@ class Session:
         self.plan, self._backends, self._said = plan, backends, said
         self.model: dict[str, Any] = {}
         self._bandwidth: dict[int, float] = {}  # threads -> GB/s
+        self._product: dict[tuple[int, str, str], float] = {}  # threads, kernels, mode -> GOP/s
 
     @property
     def bandwidth_gb_s(self) -> dict[str, float]:
         """Measured read bandwidth by number of threads."""
         return {str(threads): round(value, 2) for threads, value in self._bandwidth.items()}
+
+    @property
+    def product_gop_s(self) -> dict[str, float]:
+        """Measured speed of the fastest matrix product by threads, kernels and mode."""
+        return {" ".join(map(str, key)): round(value, 1) for key, value in self._product.items()}
 
     def rows(self) -> Iterator[Row]:
         """Each row as soon as it is measured. Raises what opening a model raises."""
@@ -72,11 +78,20 @@ class Session:
             self._said(f"{test.label}, {threads} threads, {self.plan.repetitions} repetitions")
             samples = tuple(measurer.measure(test, self.plan.repetitions))
             if test.prompt_tokens:
-                yield Row(test, setting, samples)
+                yield self._prompt_row(test, setting, samples, parts)
                 continue
             if threads not in self._bandwidth:
                 self._bandwidth[threads] = read_bandwidth_gb_s(threads)
             yield Row(test, setting, samples, bytes_per_token(parts, test), self._bandwidth[threads])
+
+    def _prompt_row(self, test: SpeedTest, setting: Setting, samples: tuple[float, ...], parts: Opened) -> Row:
+        if test.generate_tokens:
+            return Row(test, setting, samples)
+        key = (setting.threads, setting.kernels, setting.mode)
+        if key not in self._product:
+            self._product[key] = product_gop_s(parts.executor.ops)
+        products = products_read(parts.source, (*_EMBEDDINGS, *_HEADS))
+        return Row(test, setting, samples, products_per_token=products, product_gop_s=self._product[key])
 
 
 def bytes_per_token(parts: Opened, test: SpeedTest) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 
 from strata_engine.formats.base import WeightSource
 
@@ -37,6 +39,17 @@ def expert_use(source: WeightSource) -> ExpertUse | None:
 def expert_bytes(source: WeightSource) -> int:
     """Stored bytes of all experts of all layers."""
     return sum(meta.nbytes for name, meta in source.tensors().items() if _EXPERT.fullmatch(name))
+
+
+def products_read(source: WeightSource, without: Collection[str]) -> int:
+    """Multiplications a prompt token needs: elements of all matrices but those named, of experts those used."""
+    use, total = expert_use(source), 0
+    for name, meta in source.tensors().items():
+        if len(meta.shape) < 2 or name in without:
+            continue
+        count = prod(meta.shape)
+        total += count * min(use.used, use.count) // use.count if use and _EXPERT.fullmatch(name) else count
+    return total
 
 
 def bytes_read(source: WeightSource) -> int:

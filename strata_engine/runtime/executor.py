@@ -34,6 +34,11 @@ class Executor:
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
 
     @property
+    def ops(self) -> Ops:
+        """The operations that steps are recorded with."""
+        return self._ops
+
+    @property
     def buffer_bytes(self) -> int:
         """Bytes of the logits buffer, the largest one the executor owns."""
         return self._logits.nbytes

@@ -231,6 +231,7 @@ def test_bn_02_a_single_token_is_measured(llmrun, model: Path):
     assert document["schema"] == "llmrun.bench.v1"
     assert [row["test"] for row in document["rows"]] == ["pp8@d0", "tg1@d0"]
     assert all(row["median_tps"] > 0 for row in document["rows"])
+    assert document["rows"][0]["product_share"] > 0
     assert document["rows"][1]["bandwidth_share"] > 0
     assert document["threads"] == [document["rows"][0]["threads"]]
     assert len(document["model"]["sha256"]) == 64

@@ -21,7 +21,7 @@ MODEL = {"name": "m", "architecture": "llama", "quant": "Q4_1", "size_bytes": 98
 
 def result(*samples: float) -> Result:
     rows = (
-        Row(SpeedTest(512, 0), SETTING, samples),
+        Row(SpeedTest(512, 0), SETTING, samples, products_per_token=100_000_000, product_gop_s=50.0),
         Row(SpeedTest(0, 128, 4096), SETTING, samples, bytes_per_token=98_000_000, bandwidth_gb_s=20.0),
         Row(SpeedTest(8, 4), Setting(1, 512, "f16", "auto", "exact"), samples),
     )
@@ -68,6 +68,12 @@ def test_the_share_of_bandwidth_is_given_for_generation_only():
     rows = json.loads(render(result(100.0), "json"))["rows"]
     assert [r["bandwidth_share"] for r in rows] == [None, 0.49, None]
     assert "49 %" in render(result(100.0), "md")
+
+
+def test_the_share_of_the_fastest_product_is_given_for_prompts_only():
+    rows = json.loads(render(result(100.0), "json"))["rows"]
+    assert [r["product_share"] for r in rows] == [0.4, None, None]
+    assert "40 %" in render(result(100.0), "md")
 
 
 def test_the_table_has_the_familiar_columns_and_even_lines():
