@@ -35,6 +35,8 @@ _FLOATS = ("F32", "F16", "BF16")
 _CACHE_TYPES = {"f32": TYPES["F32"], "f16": TYPES["F16"], "bf16": TYPES["BF16"], "i8": binding.I8}
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
+_PIECE_BYTES = 8 << 20  # of a mapped file, packed before its pages are forgotten
+_GROUP = 16  # rows of a packed group
 
 
 # With 8-bit activations: outputs for each input from which a matrix counts as one that makes logits. Its x keeps 16
@@ -104,17 +106,36 @@ class NativeOps(DeltaOps, NativeStreamOps):
         TQ1_0 takes 22 % more, IQ3_S 25, IQ2_S 29, IQ3_XXS 41, IQ2_XS 43, IQ2_XXS 61, IQ1_M 89, IQ1_S 112: their codes
         are written out (kernels/cpu/core/types.h).
 
-        The source is only read; a loader may drop its mapped pages afterwards (`drop_mapped`).
+        The source is only read; see `pack_mapped` for one that lies in a mapped file.
         Raises: TypeError, ValueError on a type, shape or byte count that does not fit.
         """
+        return self._pack(weight, False)
+
+    def pack_mapped(self, weight: Weight) -> Weight:
+        """Like `pack`, and forgets piece by piece the resident pages of the file that the source maps.
+
+        So never more than a piece is resident twice. A source that is not a read-only mapping is left alone.
+        """
+        return self._pack(weight, True)
+
+    def _pack(self, weight: Weight, forget: bool) -> Weight:
         if weight.layout == LAYOUT:
             return weight
         code, data = self._check_weight(weight)
-        need_bytes = self._functions.llmrun_packed_bytes(code, weight.rows, weight.cols)
-        out = self._arena_bytes(need_bytes)
-        pointers = (data, see(out), _codebook(weight.type))
-        Recorder(self._pool).emit(binding.PACK, (weight.rows, weight.cols, code), pointers)
-        return Weight(weight.type, weight.rows, weight.cols, out, LAYOUT)
+        rows, cols, packed_bytes = weight.rows, weight.cols, self._functions.llmrun_packed_bytes
+        out = self._arena_bytes(packed_bytes(code, rows, cols))
+        row_bytes, group_bytes = (data.end - data.start) // rows, packed_bytes(code, _GROUP, cols)
+        step = max(1, _PIECE_BYTES // (_GROUP * row_bytes)) * _GROUP if forget else rows
+        for first in range(0, rows, step):
+            count = min(step, rows - first)
+            source = data.start + first * row_bytes
+            pointers = (source, arrays.address(out) + first // _GROUP * group_bytes, _codebook(weight.type))
+            Recorder(self._pool).emit(binding.PACK, (count, cols, code), pointers)
+            if forget:
+                self._functions.llmrun_drop_mapped(source, count * row_bytes)
+        if forget and step < rows:  # the pages that two pieces share
+            self._functions.llmrun_drop_mapped(data.start, data.end - data.start)
+        return Weight(weight.type, rows, cols, out, LAYOUT)
 
     def _check_weight(self, weight: Weight) -> tuple[int, Seen]:
         code = TYPES.get(weight.type)

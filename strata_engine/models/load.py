@@ -168,10 +168,9 @@ def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: 
 def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: Store) -> None:
     """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
     stored = stored if mmap else replace(stored, data=stored.data[:].copy())
-    kept = store.weights[name] = ops.pack(stored)
-    forget = getattr(ops, "drop_mapped", None)
-    if mmap and forget is not None and kept.data is not stored.data:
-        forget(stored.data)  # the packed copy is what runs; the file's pages would stay resident beside it
+    # the packed copy is what runs; the file's pages would stay resident beside it
+    pack = getattr(ops, "pack_mapped", ops.pack) if mmap else ops.pack
+    kept = store.weights[name] = pack(stored)
     _count(kept, mmap and kept.data is stored.data, store)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from benches.random_blocks import set_scales
 from strata_kernels.binding import TYPES, load
+from strata_kernels.native import NativeOps
 from strata_kernels.ops import Weight
 from strata_kernels.packing import packed_bytes
 from strata_kernels.reference.quant import BLOCKS
@@ -92,3 +98,28 @@ def test_no_row_of_a_group_touches_another(threaded_maker, name):
         assert torch.equal(got[:, place], alone)
         others = torch.cat([got[:, :place], got[:, place + 1 :]], 1)
         assert others.abs().max() <= 1e-30  # MXFP4 has no zero scale, only a tiny one
+
+
+def _resident_bytes(path: Path) -> int:
+    """Of this process's mapping of a file."""
+    maps = Path("/proc/self/smaps").read_text(encoding="utf-8")
+    found = re.search(re.escape(str(path)) + r"\n(?:.*\n)*?Rss:\s+(\d+) kB", maps)
+    assert found
+    return int(found[1]) << 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="madvise of mapped files")
+@pytest.mark.parametrize("rows", [16, 250, 2048])
+def test_a_mapped_matrix_is_packed_in_pieces_and_its_pages_are_forgotten(tmp_path, monkeypatch, rows):
+    cols, path = 1024, tmp_path / "weights"
+    stored = np.random.default_rng(1).integers(0, 60, (rows, cols // 32 * 20), np.uint8)
+    path.write_bytes(stored.tobytes())
+    mapped = np.memmap(path, np.uint8, "r", shape=stored.shape)
+    monkeypatch.setattr("strata_kernels.native._PIECE_BYTES", 64 << 10)
+    ops = NativeOps(2)
+    data = np.asarray(mapped)
+    assert int(data.sum()) == int(stored.sum())  # now all of it is resident
+    assert _resident_bytes(path) >= stored.nbytes // 2
+    packed = ops.pack_mapped(Weight("Q4_1", rows, cols, data))
+    assert _resident_bytes(path) <= 2 * mmap.PAGESIZE  # a page at either end may be another tensor's as well
+    assert np.array_equal(packed.data, ops.pack(Weight("Q4_1", rows, cols, stored)).data)
