@@ -14,6 +14,7 @@ from strata_engine.units import format_bytes
 
 if TYPE_CHECKING:
     from strata_engine.formats.base import TensorMeta, WeightSource
+    from strata_engine.formats.quant.logical import LogicalWeight
     from strata_engine.registry.entries import Entry
     from strata_engine.registry.files import LocalFile, ModelFiles
 
@@ -30,9 +31,9 @@ class Description:
     @cached_property
     def source(self) -> WeightSource:
         """The open weights. Raises CorruptFile."""
-        from strata_engine.formats.open import open_weights
+        from strata_engine.models.planned import open_or_plan
 
-        return open_weights(self.files.directory or [f.path for f in self.files.role("weights")])
+        return open_or_plan(self.files)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -58,11 +59,21 @@ class Description:
             "name": files.name, "title": entry.title if entry else self._general("name"), "reference": files.reference,
             "source": files.root, "variant": files.variant, "license": self.license(), "size_bytes": files.size_bytes,
             "n_files": len(files.files), "format": self.source.kind, **self._shape(),
-            "parameters": sum(_elements(t) for t in self.tensors.values()),
+            "parameters": self._parameters(),
             "tensor_types": dict(Counter(t.type for t in self.tensors.values()).most_common()),
             "has_template": bool(self.template()),
         }  # fmt: skip
         return {k: v for k, v in facts.items() if v not in ("", None)}
+
+    def _parameters(self) -> int:
+        """Elements of all weights; a quantised matrix counts as the matrix it stands for, where its layout is known."""
+        from strata_engine.errors import LlmrunError
+        from strata_engine.formats.quant.logical import logical_weights
+
+        try:
+            return sum(_elements(weight) for weight in logical_weights(self.source).values())
+        except LlmrunError:
+            return sum(_elements(t) for t in self.tensors.values())
 
     def _shape(self) -> dict[str, Any]:
         if self.source.kind == "gguf":
@@ -173,7 +184,7 @@ def lines_of(facts: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _elements(tensor: TensorMeta) -> int:
+def _elements(tensor: TensorMeta | LogicalWeight) -> int:
     count = 1
     for length in tensor.shape:
         count *= length

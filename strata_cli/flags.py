@@ -62,6 +62,7 @@ class LoadFlags:
     ctv: Annotated[str | None, _kv_side("--ctv", "values")] = None
     kernels: Annotated[str | None, _key("kernels")] = None
     mode: Annotated[str | None, _key("mode")] = None
+    quantize_rest: Annotated[str | None, _key("quantize_rest")] = None
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help=_help("mmap"))] = None
     chat_template: Annotated[
         str | None, typer.Option("--chat-template", metavar="FILE", help="Chat template in place of the model's own")

@@ -118,6 +118,8 @@ LOAD_KEYS: tuple[Key, ...] = (
         choices=("auto", "native", "reference")),
     Key("mode", "text", "arithmetic: exact, or fast (8-bit activations: quicker prompts, less close to the model)",
         "exact", "LLMRUN_MODE", choices=("exact", "fast")),
+    Key("quantize_rest", "text", "re-quantise matrices that a checkpoint left in floats", "none",
+        "LLMRUN_QUANTIZE_REST", choices=("none", "int8", "int4")),
     Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
     Key("device", "text", "device: auto or cpu", AUTO, "LLMRUN_DEVICE"),
 )  # fmt: skip

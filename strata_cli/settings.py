@@ -83,6 +83,7 @@ class Settings:
             batch_rows=self.get("batch"),
             device=self.get("device"),
             mmap=self.get("mmap"),
+            quantize_rest=self.get("quantize_rest"),
         )
 
     def sampling(self, model: SamplingParams | None = None) -> SamplingParams:

@@ -56,6 +56,7 @@ class EngineConfig:
     max_queue        waiting sequences before QueueFull
     batch_rows       most rows in one forward (prefill chunk)
     page_tokens      tokens in one KV page
+    quantize_rest    none | int8 | int4: what matrices become that a checkpoint left in floats
     """
 
     context_tokens: int | None = None
@@ -67,6 +68,7 @@ class EngineConfig:
     max_queue: int = 256
     batch_rows: int = 512
     page_tokens: int = 32
+    quantize_rest: str = "none"
     device: str = "auto"
     mmap: bool = True
     chat_template: str | None = None  # template text that replaces the file's own

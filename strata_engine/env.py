@@ -36,6 +36,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_KERNELS", "operations: auto, native or reference"),
     Variable("LLMRUN_MODE", "arithmetic: exact or fast"),
     Variable("LLMRUN_MMAP", "0 = read model files in place of mapping them"),
+    Variable("LLMRUN_QUANTIZE_REST", "none, int8 or int4: re-quantise what a checkpoint left in floats"),
     Variable("LLMRUN_OFFLINE", "1 = never use the network"),
     Variable("LLMRUN_DEBUG", "1 = tracebacks and debug log"),
     Variable("LLMRUN_EDITOR", "editor of config edit, before VISUAL and EDITOR"),

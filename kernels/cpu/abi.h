@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 8
+#define LLMRUN_ABI 9
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-// Storage types, numbered as in GGUF.
+// Storage types, numbered as in GGUF; from 1000 on our own, which quantised safetensors are brought into (types.h).
 enum LlmrunType {
   LLMRUN_F32 = 0,
   LLMRUN_F16 = 1,
@@ -50,6 +50,12 @@ enum LlmrunType {
   LLMRUN_NVFP4 = 40,
   LLMRUN_Q1_0 = 41,
   LLMRUN_Q2_0 = 42,
+  LLMRUN_I4_32 = 1000,
+  LLMRUN_I4_128 = 1001,
+  LLMRUN_I8_32 = 1002,
+  LLMRUN_I8_128 = 1003,
+  LLMRUN_F8_32 = 1004,
+  LLMRUN_F8_128 = 1005,
 };
 
 // `grid`: the points of the codebook of IQ1, IQ2 and IQ3 types as i8, 8 (IQ3: 4) a point, all points of the type; 0 for
@@ -89,6 +95,7 @@ enum LlmrunCode {
   LLMRUN_GATED_NORM = 22,  // n: R W                   p: x weight gate out   f: eps   flags: 1 = sigmoid, else SiLU
   LLMRUN_SIGMOID_MUL = 23, // n: count                 p: x gate out
   LLMRUN_ADD_SCALED = 24,  // n: R W                   p: x gate[R] out       (out += sigmoid(gate) x)
+  LLMRUN_COLUMNS = 48,         // n: R K               p: x order(i32) out            out[r, k] = x[r, order[k]]
   // Image towers.
   LLMRUN_PUT_ROWS = 50,    // n: R W source_rows source_cols column   p: x index out   flags: 1 = add to out; index < 0: stays
   LLMRUN_LAYER_NORM = 51,  // n: R W                   p: x weight bias out   f: eps
@@ -121,6 +128,7 @@ enum LlmrunStatus {
   LLMRUN_BAD_PROGRAM = 6,
   LLMRUN_BAD_EXPERT = 7,    // expert_plan: id of no expert
   LLMRUN_BAD_STATE = 8,     // recurrent: a sequence or its slot out of range, or its rows not consecutive
+  LLMRUN_BAD_COLUMN = 9,    // columns: a column outside the row
 };
 
 typedef struct LlmrunOp {

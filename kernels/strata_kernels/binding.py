@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 8
+ABI = 9
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -20,12 +20,17 @@ TYPES = {
     "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
     "IQ4_NL": 20, "IQ3_S": 21, "IQ2_S": 22, "IQ4_XS": 23, "IQ1_M": 29, "BF16": 30, "TQ1_0": 34, "TQ2_0": 35,
     "MXFP4": 39, "NVFP4": 40, "Q1_0": 41, "Q2_0": 42,
+    "I4_32": 1000, "I4_128": 1001, "I8_32": 1002, "I8_128": 1003, "F8_32": 1004, "F8_128": 1005,
 }  # fmt: skip
+
+# types whose products take the activations as they are, unquantised
+FLOAT_ACTIVATIONS = ("F32", "F16", "BF16", "F8_32", "F8_128")
 
 EMBED, RMS_NORM, QUANTIZE, LINEAR, SILU_MUL, ADD, ROPE_TABLE, ROPE, KV_STORE, ATTENTION, GATHER = range(11)
 ARGMAX, LOG_SOFTMAX, PACK = range(11, 14)
 EXPERT_ROUTE, EXPERT_PLAN, EXPERT_INPUT, EXPERT_LINEAR, EXPERT_HIDDEN, EXPERT_COMBINE = range(14, 20)
 SHORT_CONV, DELTA_RULE, GATED_NORM, SIGMOID_MUL, ADD_SCALED = range(20, 25)
+COLUMNS = 48
 STREAM_NORM, SILU_SCALED, STREAM_MIX, STREAM_ADD, STREAM_GATE, NGRAM_ROWS, SHARD_ROWS = range(60, 67)
 INDEX_STORE, INDEX_SELECT, SPARSE_ATTENTION = range(67, 70)
 PUT_ROWS, LAYER_NORM, GELU = range(50, 53)
@@ -43,6 +48,7 @@ STATUS = {
     6: "the program could not run",
     7: "experts: a chosen id is no expert",
     8: "recurrent layer: a sequence's rows are not consecutive, or its state slot is out of range or taken twice",
+    9: "linear: the column order of a matrix leaves the row",
 }
 
 _FILES = {"win32": "llmrun_cpu.dll", "darwin": "libllmrun_cpu.dylib"}

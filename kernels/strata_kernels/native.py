@@ -31,7 +31,7 @@ from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
 
 LAYOUT = "groups of 16"
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS = binding.FLOAT_ACTIVATIONS
 _CACHE_TYPES = {"f32": TYPES["F32"], "f16": TYPES["F16"], "bf16": TYPES["BF16"], "i8": binding.I8}
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
@@ -135,7 +135,7 @@ class NativeOps(DeltaOps, NativeStreamOps):
                 self._functions.llmrun_drop_mapped(source, count * row_bytes)
         if forget and step < rows:  # the pages that two pieces share
             self._functions.llmrun_drop_mapped(data.start, data.end - data.start)
-        return Weight(weight.type, rows, cols, out, LAYOUT)
+        return replace(weight, data=out, layout=LAYOUT)
 
     def _check_weight(self, weight: Weight) -> tuple[int, Seen]:
         code = TYPES.get(weight.type)
@@ -271,10 +271,25 @@ class NativeOps(DeltaOps, NativeStreamOps):
         if not source.shape[0]:
             return
         products = [replace(product, weight=self._packed(product.weight)) for product in products]
+        plain = [product for product in products if product.weight.order is None]
+        self._multiply_all(source, plain, add)
+        for product in products:
+            if product.weight.order is not None:
+                self._multiply_ordered(source, product, add)
+
+    def _multiply_all(self, x: Seen, products: Sequence[_Product], add: bool) -> None:
         for fine in (False, True):
             same = [product for product in products if self.bits_for(product.weight) == (16 if fine else 8)]
             for i in range(0, len(same), binding.MAX_WEIGHTS):
-                self._multiply(source, same[i : i + binding.MAX_WEIGHTS], add, fine)
+                self._multiply(x, same[i : i + binding.MAX_WEIGHTS], add, fine)
+
+    def _multiply_ordered(self, x: Seen, product: _Product, add: bool) -> None:
+        """A product with a matrix whose columns are out of order: x gets the same order first."""
+        order = dense(product.weight.order, "linear order", (x.shape[1],), "i32")
+        with self.scope():
+            moved = see(self.take(*x.shape))
+            self._emit(binding.COLUMNS, x.shape, (x, order, moved), (moved,))
+            self._multiply_all(moved, [product], add)
 
     def bits_for(self, weight: Weight) -> int:
         """The activation bits that a product with `weight` is made with."""

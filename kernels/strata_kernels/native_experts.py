@@ -20,7 +20,7 @@ from strata_kernels.ops import Array, Experts, Weight
 if TYPE_CHECKING:
     from strata_kernels.native import NativeOps
 
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS = binding.FLOAT_ACTIVATIONS
 Emit = Callable[..., None]  # NativeOps._emit
 
 

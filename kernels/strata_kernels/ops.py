@@ -56,7 +56,8 @@ class Weight:
 
     `data`: u8 [N, bytes of a row] in file layout for GGUF types; for F32 F16 BF16 also u8, row-major little endian. It
     may be a view of a mapped file: never written to. `layout` "file", or a name that only the Ops which made it
-    understands (see `Ops.pack`).
+    understands (see `Ops.pack`). `order` i32 [K]: column j of `data` is column order[j] of the matrix (GPTQ files that
+    sort columns by group); None: as they are. Only `linear` takes such a matrix.
     """
 
     type: str  # name of a GGUF type that the Ops multiplies (registry.weight_types): "F16", "Q8_0", "IQ4_XS", ...
@@ -64,6 +65,7 @@ class Weight:
     cols: int
     data: Array
     layout: str = "file"
+    order: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class Experts:
         ):
             if len(part) != len(self.gate) or any((w.rows, w.cols) != shape for w in part):
                 raise ValueError(f"experts: {name} is not {len(self.gate)} matrices of {shape[0]} x {shape[1]}")
+            if any(weight.order is not None for weight in part):
+                raise ValueError(f"experts: the columns of the {name} matrices are out of order")
             if len({(weight.type, weight.layout) for weight in part}) > 1:
                 raise ValueError(f"experts: the {name} matrices differ in their storage type or layout")
 

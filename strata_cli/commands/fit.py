@@ -58,10 +58,15 @@ def fit(
     report = _report(app, model, config, Room(memory_bytes()[1], _margin(margin)))
     if app.output.json_mode:
         app.output.data("llmrun.fit.v1", report)
-        return 0 if report["fits"] else OutOfMemory.exit_code
+        failed = OutOfMemory.exit_code if report["supported"] else UsageError.exit_code
+        return 0 if report["fits"] else failed
     _print(app, report)
     if report["fits"]:
         return 0
+    if not report["supported"]:
+        raise UsageError(
+            f"this version cannot run {report['architecture']} models", "the figures are about memory only"
+        )
     raise OutOfMemory(f"{report['model']} does not fit: {format_bytes(report['total_bytes'])} needed, "
                       f"{format_bytes(report['usable_bytes'])} usable", _hint(report))  # fmt: skip
 
@@ -74,6 +79,7 @@ def _margin(text: str) -> int:
 
 
 def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str, Any]:
+    from strata_engine.registry.local import config_only
     from strata_engine.registry.reference import parse
     from strata_engine.registry.resolve import Missing, resolve
 
@@ -81,7 +87,8 @@ def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str,
     text = model or (default.name if default else "")
     if not text:
         raise UsageError("no model named, and the catalog has no default", "llmrun ls --all")
-    found = resolve(parse(text), app.catalog, app.store)
+    described = None if app.catalog.find(text) else config_only(text)
+    found = described or resolve(parse(text), app.catalog, app.store)
     entry = found.entry if isinstance(found, Missing) else app.catalog.find(found.name)
     if not isinstance(found, Missing):
         report = _from_files(found, config, room)
@@ -99,13 +106,13 @@ def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str,
 def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str, Any]:
     from dataclasses import replace
 
-    from strata_engine.formats.open import open_weights
     from strata_engine.models import GGUF, HUGGING_FACE, architecture_of
+    from strata_engine.models.planned import open_or_plan
     from strata_engine.placement.estimate import estimate
     from strata_engine.runtime.defaults import default_context
 
     asked = config.context_tokens if config.context_tokens is not None else default_context(files.defaults)
-    source = open_weights(files.directory or [file.path for file in files.role("weights")])
+    source = open_or_plan(files)
     try:
         architecture = architecture_of(source)
         supported = architecture in (GGUF if source.kind == "gguf" else HUGGING_FACE)
@@ -117,7 +124,7 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
         "basis": "files",
         "architecture": architecture,
         "supported": supported,
-        "fits": priced.fits,
+        "fits": priced.fits and supported,
         "weights_bytes": priced.weights_bytes,
         "kv_bytes": priced.kv_bytes,
         "kv_token_bytes": priced.kv_token_bytes,
@@ -133,18 +140,19 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
 
 
 def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
-    from strata_engine.models import GGUF
+    from strata_engine.models import runs_family
 
     total = _catalog_bytes(variant)
     if not total:
         raise NotFound(f"{entry.name}:{variant.name} is not downloaded, and the catalog does not know its size",
                        f"llmrun pull {entry.name}:{variant.name}")  # fmt: skip
+    supported = runs_family(entry.family)
     return {
         "model": f"{entry.name}:{variant.name}",
         "basis": "catalog",
         "architecture": entry.family,
-        "supported": entry.family in GGUF,
-        "fits": total <= room.usable_bytes,
+        "supported": supported,
+        "fits": total <= room.usable_bytes and supported,
         "weights_bytes": variant.weights_bytes,
         "total_bytes": total,
     }
@@ -155,20 +163,24 @@ def _catalog_bytes(variant: Variant) -> int:
 
 
 def _variants(app: App, entry: Entry, room: Room) -> list[dict[str, Any]]:
+    from strata_engine.models import runs_family
+
     rows: list[dict[str, Any]] = []
+    supported = runs_family(entry.family)
     for variant in entry.variants:
         need = _catalog_bytes(variant)
         stored = app.store.find(f"{entry.name}:{variant.name}")
         row = {"name": variant.name, "quant": variant.quant, "weights_bytes": variant.weights_bytes,
                "min_memory_bytes": need, "downloaded": stored is not None and app.store.is_whole(stored),
-               "fits": bool(need) and need <= room.usable_bytes}  # fmt: skip
+               "fits": bool(need) and need <= room.usable_bytes and supported}  # fmt: skip
         rows.append(row)
     return rows
 
 
 def _print(app: App, report: dict[str, Any]) -> None:
     out = app.output
-    out.line(f"{report['model']}: {'fits' if report['fits'] else 'does not fit'}")
+    verdict = "fits" if report["fits"] else "does not fit" if report["supported"] else "cannot be run"
+    out.line(f"{report['model']}: {verdict}")
     rows = [["weights", format_bytes(report["weights_bytes"]), ""]]
     if report["basis"] == "files":
         pool = f"{report['pool_tokens']} tokens in all, {format_bytes(report['kv_token_bytes'])} each"
@@ -186,8 +198,6 @@ def _print(app: App, report: dict[str, Any]) -> None:
         rows.append(["largest context", str(report["largest_context_tokens"]),
                      f"the model was made for {report['train_context_tokens']}"])  # fmt: skip
     out.table((), rows, right=(1,))
-    if not report["supported"]:
-        out.warn(f"this version cannot run {report['architecture']} models; the figures are about memory only")
     if len(report["variants"]) > 1:
         out.line()
         out.table(("VARIANT", "WEIGHTS", "MEMORY", "FITS", ""), [_variant_row(v, report) for v in report["variants"]],

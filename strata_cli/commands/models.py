@@ -15,6 +15,7 @@ from strata_cli import completion_cache, inventory
 from strata_cli.app import App
 from strata_engine.errors import LlmrunError, NotFound, UsageError
 from strata_engine.registry.catalog import near_names
+from strata_engine.registry.local import config_only
 from strata_engine.registry.reference import Reference, parse
 from strata_engine.registry.resolve import Missing, not_registered, resolve
 from strata_engine.units import format_bytes
@@ -105,7 +106,8 @@ def show(
         if asked.any:
             raise UsageError("--remote shows the source's files only", "leave the other flags out")
         return show_remote(app, reference)
-    found = resolve(reference, app.catalog, app.store)
+    described = None if app.catalog.find(model) else config_only(model)
+    found = described or resolve(reference, app.catalog, app.store)
     if not isinstance(found, Missing):
         for note in found.notes:
             app.output.note(note)

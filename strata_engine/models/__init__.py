@@ -57,6 +57,11 @@ _MODEL_TYPES = {
 }
 
 
+def runs_family(family: str) -> bool:
+    """Is there a class for what the catalog calls a family: a model_type or a GGUF architecture?"""
+    return family in _MODEL_TYPES or family in GGUF
+
+
 def architecture_of(source: WeightSource) -> str:
     """What the checkpoint calls itself; "" when it does not say."""
     metadata = source.metadata()

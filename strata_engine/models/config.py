@@ -231,12 +231,6 @@ def _refuse_hf(fields: Fields) -> None:
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UsageError(f"{fields.where}: activation {activation!r} is not supported", hint="supported: silu")
-    if fields.has("quantization_config"):
-        method = fields.mapping("quantization_config").text("quant_method", "unknown")
-        raise UsageError(
-            f"{fields.where}: {method!r} quantised safetensors are not supported",
-            hint="use the unquantised checkpoint or a GGUF file",
-        )
     window = fields.has("sliding_window") and fields.flag("use_sliding_window", not fields.has("max_window_layers"))
     if window and fields.integer("sliding_window", least=0) not in (0, fields.integer("max_position_embeddings")):
         raise UsageError(f"{fields.where}: sliding-window attention is not supported")

@@ -1,27 +1,31 @@
 """Streams a checkpoint into a model: checks all names, shapes and types first, then reads one tensor at a time.
 
-Matrices are packed by the ops as they come; the embedding table stays in the mapped file. Nothing is guessed: a missing
-tensor is an error that lists all missing ones, an unused one is a notice.
+Matrices are packed by the ops as they come; the embedding table stays in the mapped file. A matrix that a quantised
+checkpoint spreads over several tensors is brought into one of our own types on the way (formats/quant/relay.py).
+Nothing is guessed: a missing tensor is an error that lists all missing ones, an unused one is a notice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.events import Notice
-from strata_engine.formats.base import TensorMeta, WeightSource
-from strata_engine.formats.gguf_types import TYPES_BY_NAME
-from strata_engine.formats.quant import require_kernel
+from strata_engine.formats.base import WeightSource
+from strata_engine.formats.quant import FORMATS, require_kernel
+from strata_engine.formats.quant.logical import LogicalWeight, logical_weights
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
 from strata_engine.models.config import ModelConfig
 from strata_engine.models.mixture import expert_rows
-from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, is_draft
+from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, expert_group, is_draft
+from strata_engine.models.rest import Rest
 from strata_engine.models.vision.config import VisionConfig, read_vision
 from strata_engine.models.vision.tensors import tower_tensors
 from strata_engine.models.vision.tower import Tower
@@ -49,6 +53,7 @@ class Loaded:
     mapped_bytes: int
     notices: tuple[Notice, ...] = ()
     tower: Tower | None = None
+    rest: Rest = field(default_factory=Rest)
 
 
 @dataclass
@@ -59,22 +64,32 @@ class Store:
     vectors: dict[str, Array] = field(default_factory=dict)
     packed_bytes: int = 0
     mapped_bytes: int = 0
+    expert_types: dict[str, str] = field(default_factory=dict)  # layer and projection -> type of its first matrix
+    widened: list[str] = field(default_factory=list)  # matrices that had to become F32
+    rest: Rest = field(default_factory=Rest)
+    unused: list[str] = field(default_factory=list)  # weights of the checkpoint that nothing asked for
 
 
-def load_model(source: WeightSource, ops: Ops, mmap: bool = True, progress: Progress | None = None) -> Loaded:
-    """Read a whole checkpoint. Raises UsageError (unsupported), CorruptFile (missing, misshapen or damaged)."""
+def load_model(
+    source: WeightSource, ops: Ops, mmap: bool = True, progress: Progress | None = None, rest: str = "none"
+) -> Loaded:
+    """Read a whole checkpoint. `rest`: none | int8 | int4, what matrices left in floats become (rest.py).
+
+    Raises UsageError (unsupported), CorruptFile (missing, misshapen or damaged).
+    """
     kind = find_model(source)
     config = kind.configure(source)
     vision = _vision(kind, config, source)
     wanted = kind.wanted(config, source) + (tower_tensors(vision, source) if vision else [])
-    store, metas = read_tensors(source, wanted, ops, mmap, progress)
+    store, found = read_tensors(source, wanted, ops, mmap, progress, rest)
     return Loaded(
         model=kind(config, store.weights, store.vectors),
-        parameters=sum(_elements(meta) for meta in metas.values()),
-        quant=dominant_type(metas.values()),
+        parameters=sum(prod(weight.shape) for weight in found.values()),
+        quant=dominant_type(found.values()),
         packed_bytes=store.packed_bytes,
         mapped_bytes=store.mapped_bytes,
-        notices=_unused(source, metas.values(), config),
+        rest=store.rest,
+        notices=(*_unused(store.unused, config), *_widened(store.widened)),
         tower=Tower(vision, store.weights, store.vectors, ops) if vision else None,
     )
 
@@ -92,90 +107,124 @@ def _vision(kind: type[Model], config: ModelConfig, source: WeightSource) -> Vis
 
 
 def read_tensors(
-    source: WeightSource, wanted: list[Wanted], ops: Ops, mmap: bool = True, progress: Progress | None = None
-) -> tuple[Store, dict[str, TensorMeta]]:
+    source: WeightSource,
+    wanted: list[Wanted],
+    ops: Ops,
+    mmap: bool = True,
+    progress: Progress | None = None,
+    rest: str = "none",
+) -> tuple[Store, dict[str, LogicalWeight]]:
     """Check all of `wanted`, then read one after the other; also what is stored, by our names. Raises as load_model."""
-    metas = _match(source, wanted, ops.name)
-    total = sum(metas[w.name].nbytes for w in wanted)
-    store, done = Store(), 0
+    stored = logical_weights(source)
+    found = _match(source, stored, wanted, ops.name)
+    used = {weight.name for weight in found.values()}
+    store, done = Store(rest=Rest(rest), unused=[name for name in stored if name not in used]), 0
+    total = sum(found[w.name].nbytes for w in wanted)
     for want in wanted:
-        _read(source, want, metas[want.name], ops, mmap, store)
-        done += metas[want.name].nbytes
+        _read(source, want, found[want.name], ops, mmap, store)
+        done += found[want.name].nbytes
         if progress is not None:
             progress(done, total)
-    return store, metas
+    return store, found
 
 
-def _match(source: WeightSource, wanted: list[Wanted], kernels: str) -> dict[str, TensorMeta]:
-    """Our name -> stored tensor, after checking everything that can be checked without reading."""
-    tensors = source.tensors()
-    missing = [name for w in wanted if (name := w.stored_name(source.kind)) not in tensors]
+def _match(
+    source: WeightSource, stored: dict[str, LogicalWeight], wanted: list[Wanted], kernels: str
+) -> dict[str, LogicalWeight]:
+    """Our name -> stored weight, after checking everything that can be checked without reading."""
+    missing = [name for w in wanted if (name := w.stored_name(source.kind)) not in stored]
     where = source.paths[0] if source.paths else source.kind
     if missing:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         details = {"missing": missing, "file": str(where)}
-        raise CorruptFile(f"{where}: {len(missing)} tensors are missing: {shown}", details=details)
-    metas = {w.name: tensors[w.stored_name(source.kind)] for w in wanted}
+        raise CorruptFile(f"{where}: {len(missing)} tensors are missing: {_listed(missing)}", details=details)
+    found = {w.name: stored[w.stored_name(source.kind)] for w in wanted}
     types = weight_types(kernels)
     for want in wanted:
-        _check(want, metas[want.name], kernels, types)
-    return metas
+        _check(want, found[want.name], kernels, types)
+    return found
 
 
-def _check(want: Wanted, meta: TensorMeta, kernels: str, types: Collection[str]) -> None:
-    one_row = want.use == "matrix" and want.shape == (1, *meta.shape)
-    if meta.shape != want.shape and not one_row:
-        details = {"tensor": meta.name, "shape": list(meta.shape), "expected": list(want.shape), "file": str(meta.path)}
-        text = f"{meta.path}: tensor {meta.name} has shape {list(meta.shape)}, expected {list(want.shape)}"
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _check(want: Wanted, weight: LogicalWeight, kernels: str, types: Collection[str]) -> None:
+    path = next(iter(weight.parts.values())).path
+    one_row = want.use == "matrix" and want.shape == (1, *weight.shape)
+    if weight.shape != want.shape and not one_row:
+        details = {"tensor": weight.name, "shape": list(weight.shape), "expected": list(want.shape), "file": str(path)}
+        text = f"{path}: tensor {weight.name} has shape {list(weight.shape)}, expected {list(want.shape)}"
         raise CorruptFile(text, details=details)
-    if want.use != "vector":
-        require_kernel(meta, kernels, types)
-    elif meta.type not in VECTOR_TYPES:
-        text = f"{meta.path}: tensor {meta.name} is stored as {meta.type}, which is not supported here"
-        raise UsageError(text, hint=f"supported: {', '.join(VECTOR_TYPES)}", details={"tensor": meta.name})
+    if want.use == "vector" and weight.type not in VECTOR_TYPES:
+        text = f"{path}: tensor {weight.name} is stored as {weight.type}, which is not supported here"
+        raise UsageError(text, hint=f"supported: {', '.join(VECTOR_TYPES)}", details={"tensor": weight.name})
+    if want.use != "vector" and weight.layout is None:
+        require_kernel(weight.parts[""], kernels, types)
 
 
-def _read(source: WeightSource, want: Wanted, meta: TensorMeta, ops: Ops, mmap: bool, store: Store) -> None:
-    data = np.frombuffer(source.read(meta.name), np.uint8)
+def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, mmap: bool, store: Store) -> None:
     if want.use == "vector":
-        values = _CHANGES[want.change](_floats(data, meta.type))
+        data = np.frombuffer(source.read(weight.name), np.uint8)
+        values = _CHANGES[want.change](_floats(data, weight.type))
         store.vectors[want.name] = ops.constant(values)
         store.packed_bytes += values.nbytes
-        return
+    elif weight.layout is not None:
+        _read_quantised(source, want, weight, ops, store)
+    elif want.use == "table":
+        rows, cols = want.shape
+        data = np.frombuffer(source.read(weight.name), np.uint8)
+        table = (data if mmap else data.copy()).reshape(rows, -1)
+        kept = store.weights[want.name + ".table"] = Weight(weight.type, rows, cols, ops.constant(table))
+        _count(kept, mmap and kept.data is table, store)
+    elif want.use == "mapped":  # neither copied nor read here: a token needs a few of its rows
+        for name, matrix in _matrices(source, want, weight):
+            store.weights[name + ".table"] = matrix
+    elif want.split is not None:
+        for _, matrix in _matrices(source, want, weight):
+            _read_parts(want.split, matrix, ops, store)
+            _forget(ops, matrix.data)
+    elif want.use == "halves":
+        for _, matrix in _matrices(source, want, weight):
+            _read_halves(want.name, matrix, weight, ops, store)
+    else:
+        for name, matrix in _matrices(source, want, weight):
+            _keep(name, matrix, ops, mmap, store)
+
+
+def _matrices(source: WeightSource, want: Wanted, weight: LogicalWeight) -> Iterator[tuple[str, Weight]]:
+    """The matrices in a plain tensor, as views of the mapped file."""
+    data = np.frombuffer(source.read(weight.name), np.uint8)
     if want.use == "experts":
         for name, rows, part in expert_rows(want, data):
-            _keep(name, Weight(meta.type, rows, want.shape[-1], part), ops, mmap, store)
+            yield name, Weight(weight.type, rows, want.shape[-1], part)
         return
     rows, cols = want.shape
-    if want.split is not None:
-        _read_parts(want.split, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, store)
-        return
-    if want.use == "halves":
-        for name, part in zip(half_names(want.name), _halves(data, want, meta), strict=True):
-            _keep(name, Weight(meta.type, rows, cols // 2, part), ops, False, store)
-        return
-    if want.use == "matrix":
-        _keep(want.name, Weight(meta.type, rows, cols, data.reshape(rows, -1)), ops, mmap, store)
-        return
-    if want.use == "mapped":  # neither copied nor read here: a token needs a few of its rows
-        store.weights[want.name + ".table"] = Weight(meta.type, rows, cols, data.reshape(rows, -1))
-        return
-    table = (data if mmap else data.copy()).reshape(rows, -1)
-    kept = store.weights[want.name + ".table"] = Weight(meta.type, rows, cols, ops.constant(table))
-    _count(kept, mmap and kept.data is table, store)
+    yield want.name, Weight(weight.type, rows, cols, data.reshape(rows, -1))
 
 
-def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: Store) -> None:
-    """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
-    stored = stored if mmap else replace(stored, data=stored.data[:].copy())
-    # the packed copy is what runs; the file's pages would stay resident beside it
-    pack = getattr(ops, "pack_mapped", ops.pack) if mmap else ops.pack
-    kept = store.weights[name] = pack(stored)
-    _count(kept, mmap and kept.data is stored.data, store)
+def _read_quantised(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, store: Store) -> None:
+    """A matrix in several tensors. Its relaid form is dropped once packed, the file's pages at once."""
+    rows, cols = want.shape
+    found = weight.relaid(source, keep_order=want.use == "matrix")
+    for meta in weight.parts.values():
+        _forget(ops, np.frombuffer(source.read(meta.name), np.uint8))
+    if found.type != weight.held or found.type == "F32":
+        store.widened.append(weight.name)
+    matrix = Weight(found.type, rows, cols, found.data, order=found.order)
+    if want.use in ("table", "mapped"):
+        kept = store.weights[want.name + ".table"] = replace(matrix, data=ops.constant(found.data))
+    elif want.split is not None:
+        return _read_parts(want.split, matrix, ops, store)
+    elif want.use == "halves":
+        return _read_halves(want.name, matrix, weight, ops, store)
+    else:
+        _check_expert(want, matrix, weight, store)
+        kept = store.weights[want.name] = ops.pack(matrix)
+    _count(kept, False, store)
 
 
 def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: Store) -> None:
-    """Pack the parts of a matrix; each is copied out of the file first, since its rows do not lie together there."""
+    """Pack the parts of a matrix; each is copied first, since its rows do not lie together."""
     groups = stored.data.reshape(split.groups, stored.rows // split.groups, -1)
     runs: dict[str, list[NDArray[np.uint8]]] = {}
     start = 0
@@ -184,11 +233,8 @@ def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: Store) -> None
         start += size
     for name, pieces in runs.items():
         data = np.concatenate(pieces)
-        kept = store.weights[name] = ops.pack(Weight(stored.type, len(data), stored.cols, data))
+        kept = store.weights[name] = ops.pack(store.rest.apply(name, replace(stored, rows=len(data), data=data)))
         _count(kept, False, store)
-    forget = getattr(ops, "drop_mapped", None)
-    if forget is not None:
-        forget(stored.data)
 
 
 def half_names(name: str) -> tuple[str, str]:
@@ -196,13 +242,51 @@ def half_names(name: str) -> tuple[str, str]:
     return f"{name}.left", f"{name}.right"
 
 
-def _halves(data: NDArray[np.uint8], want: Wanted, meta: TensorMeta) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    rows, cols = want.shape
-    if cols // 2 % TYPES_BY_NAME[meta.type].elements:
-        text = f"{meta.path}: half of the {cols} columns of {meta.name} is not whole blocks of {meta.type}"
-        raise UsageError(text, details={"tensor": meta.name})
-    both = data.reshape(rows, 2, -1)
-    return both[:, 0].copy(), both[:, 1].copy()
+def _read_halves(name: str, stored: Weight, weight: LogicalWeight, ops: Ops, store: Store) -> None:
+    """Pack the left and the right columns of a matrix, each copied first."""
+    cols = stored.cols // 2
+    if cols % FORMATS[stored.type].block:
+        path = next(iter(weight.parts.values())).path
+        text = f"{path}: half of the {stored.cols} columns of {weight.name} is not whole blocks of {stored.type}"
+        raise UsageError(text, details={"tensor": weight.name})
+    both = stored.data.reshape(stored.rows, 2, -1)
+    for part, data in zip(half_names(name), (both[:, 0].copy(), both[:, 1].copy()), strict=True):
+        kept = store.weights[part] = ops.pack(store.rest.apply(part, replace(stored, cols=cols, data=data)))
+        _count(kept, False, store)
+
+
+def _check_expert(want: Wanted, matrix: Weight, weight: LogicalWeight, store: Store) -> None:
+    """Raises UsageError where one op could not multiply all experts of a layer."""
+    group = expert_group(want.name)
+    if group is None:
+        return
+    usual = store.expert_types.setdefault(group, matrix.type)
+    if matrix.order is None and matrix.type == usual:
+        return
+    why = f"is held as {matrix.type}, its fellow experts as {usual}"
+    if matrix.order is not None:
+        why = "has its columns sorted by activation (desc_act), which is not supported for experts"
+    text = f"{next(iter(weight.parts.values())).path}: {weight.name} {why}"
+    raise UsageError(text, hint="use a checkpoint quantised without desc_act, or a GGUF file")
+
+
+def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: Store) -> None:
+    """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
+    stored = stored if mmap else replace(stored, data=stored.data[:].copy())
+    chosen = store.rest.apply(name, stored)
+    # the packed copy is what runs; the file's pages would stay resident beside it
+    pack = getattr(ops, "pack_mapped", ops.pack) if mmap and chosen is stored else ops.pack
+    kept = store.weights[name] = pack(chosen)
+    if mmap and chosen is not stored:
+        _forget(ops, stored.data)
+    _count(kept, mmap and kept.data is stored.data, store)
+
+
+def _forget(ops: Ops, data: Array) -> None:
+    """A copy is what runs from now on; the file's pages would stay resident beside it."""
+    forget = getattr(ops, "drop_mapped", None)
+    if forget is not None:
+        forget(data)
 
 
 def _count(weight: Weight, mapped: bool, store: Store) -> None:
@@ -220,28 +304,29 @@ def _floats(data: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:
     return own.view(np.float16).astype(np.float32) if kind == "F16" else own.view(np.float32)
 
 
-def _elements(meta: TensorMeta) -> int:
-    count = 1
-    for size in meta.shape:
-        count *= size
-    return count
+def dominant_type(stored: Iterable[Any]) -> str:
+    """The storage type that holds most of the matrix elements: what people call the quantisation.
 
-
-def dominant_type(metas: Iterable[TensorMeta]) -> str:
-    """The storage type that holds most of the matrix elements: what people call the quantisation."""
+    `stored`: anything with `type` and `shape`.
+    """
     counts: dict[str, int] = {}
-    for meta in metas:
-        if len(meta.shape) > 1:
-            counts[meta.type] = counts.get(meta.type, 0) + _elements(meta)
+    for one in stored:
+        if len(one.shape) > 1:
+            counts[one.type] = counts.get(one.type, 0) + prod(one.shape)
     return max(counts, key=lambda name: counts[name]) if counts else ""
 
 
-def _unused(source: WeightSource, used: Iterable[TensorMeta], config: ModelConfig) -> tuple[Notice, ...]:
-    names = {meta.name for meta in used}
-    unused = [name for name in source.tensors() if name not in names and not NOT_NEEDED.fullmatch(name)]
+def _unused(names: list[str], config: ModelConfig) -> tuple[Notice, ...]:
+    unused = [name for name in names if not NOT_NEEDED.fullmatch(name)]
     if config.draft_layers:
         unused = [name for name in unused if not is_draft(name, config.layers)]
     if not unused:
         return ()
-    shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
-    return (Notice("unused_tensors", f"{len(unused)} tensors of the checkpoint are not used: {shown}"),)
+    return (Notice("unused_tensors", f"{len(unused)} tensors of the checkpoint are not used: {_listed(unused)}"),)
+
+
+def _widened(names: list[str]) -> tuple[Notice, ...]:
+    if not names:
+        return ()
+    text = f"{len(names)} quantised matrices have groups that are not blocks of 32 columns and are held as F32"
+    return (Notice("held_as_f32", f"{text}: {_listed(names)}"),)

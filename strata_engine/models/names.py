@@ -158,6 +158,11 @@ class Wanted:
         return self.stored or stored_name(self.name, kind)
 
 
+def expert_group(name: str) -> str | None:
+    """What all experts' matrices of one layer and projection share, such as "3.gate"; None for other names."""
+    return _EXPERT.sub("", name) if _EXPERT.search(name) else None
+
+
 def stored_name(name: str, kind: str) -> str:
     """Our name as the checkpoint spells it; "" when that kind never stores it. `kind`: gguf | safetensors."""
     key = _EXPERT.sub("expert.{e}.", _LAYER.sub("{n}.", name))

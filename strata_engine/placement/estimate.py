@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from strata_engine.config import EngineConfig, kv_pair, kv_token_bytes
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.formats.quant import FORMATS
+from strata_engine.formats.quant.logical import HeldView
 from strata_engine.placement.mixture import ExpertUse, expert_use
 from strata_engine.placement.states import held_shape, is_draft, shared_row, state_use
 from strata_engine.units import format_bytes
@@ -32,6 +34,7 @@ _LEAST_CONTEXT = 256
 _GGUF_HEADS = "attention.head_count"
 _EMBED = ("token_embd.weight", "model.embed_tokens.weight")
 _HEAD = ("output.weight", "lm_head.weight")
+_NOT_REQUANTISED = re.compile(r"token_embd\.weight|.*embed_tokens\.weight|.*(ffn_gate_inp|mlp\.gate|conv1d)\.weight")
 _KEY_VALUE = re.compile(r"blk\.\d+\.attn_[kv]\.weight|model\.layers\.\d+\.self_attn\.[kv]_proj\.weight")
 _GATE = re.compile(r"blk\.\d+\.ffn_gate\.weight|model\.layers\.\d+\.mlp\.gate_proj\.weight")
 _QUERY = re.compile(r"blk\.\d+\.attn_q\.weight|model\.layers\.\d+\.self_attn\.q_proj\.weight")
@@ -82,7 +85,7 @@ class _Shape:
 def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
     """Price `config` for a checkpoint. Raises UsageError when its tensors tell no shape or the KV type is unknown."""
     scaled = "int8" in kv_pair(config.kv_type)
-    shape = _shape(source, packed=config.kernels != "reference")
+    shape = _shape(HeldView(source, _requantiser(config.quantize_rest)), packed=config.kernels != "reference")
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
     rows = shape.kv_rows // 2
     token = kv_token_bytes(config.kv_type, rows, rows // _head_width(source) if scaled else 0)
@@ -121,6 +124,19 @@ def require_fit(priced: Estimate) -> None:
     hint = f"a context of {largest} tokens fits (--ctx {largest})" if largest else "use a smaller model or quantisation"
     details = {"needed_bytes": priced.total_bytes, "free_bytes": priced.free_bytes, "largest_context_tokens": largest}
     raise OutOfMemory(text, hint=hint, details=details)
+
+
+def _requantiser(choice: str) -> Callable[[TensorMeta], TensorMeta]:
+    """What --quantize-rest makes of a tensor (models/rest.py)."""
+
+    def change(meta: TensorMeta) -> TensorMeta:
+        plain = choice != "none" and meta.type in ("F32", "F16", "BF16") and len(meta.shape) in (2, 3)
+        if not plain or meta.shape[-2] < 128 or meta.shape[-1] % 32 or _NOT_REQUANTISED.fullmatch(meta.name):
+            return meta
+        kind = "Q8_0" if choice == "int8" or meta.name in _HEAD else "Q4_1"
+        return replace(meta, type=kind, nbytes=math.prod(meta.shape[:-1]) * FORMATS[kind].row_bytes(meta.shape[-1]))
+
+    return change
 
 
 def _context(shape: _Shape, config: EngineConfig, room: int, share: int, token: int) -> tuple[int, str]:
@@ -231,7 +247,8 @@ def _train_context(source: WeightSource) -> int:
     if source.kind == "gguf":
         value = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     else:
-        value = (metadata.get("config") or {}).get("max_position_embeddings")
+        config = metadata.get("config") or {}
+        value = (config.get("text_config") or config).get("max_position_embeddings")
     if not isinstance(value, int) or value < 1:
         raise UsageError(f"{source.paths[0] if source.paths else source.kind}: the context length is not stated")
     return value

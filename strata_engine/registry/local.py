@@ -38,6 +38,19 @@ def local_model(path_text: str, name: str = "") -> ModelFiles:
     return ModelFiles(name or shown, str(path), str(path), files, directory)
 
 
+def config_only(path_text: str) -> ModelFiles | None:
+    """A directory with a config.json but no weights, to be described; None for everything else. Raises nothing."""
+    path = expand(path_text).absolute()
+    try:
+        names = [p.name for p in path.iterdir() if p.is_file()] if path.is_dir() else []
+    except OSError:
+        return None
+    if "config.json" not in names or any(n.endswith((".safetensors", ".gguf")) for n in names):
+        return None
+    files = tuple(_file(path / n, role_of(n)) for n in ordered(names) if n.endswith(".json"))
+    return ModelFiles(path.name, str(path), str(path), files, path, notes=("no weights here: described by its config",))
+
+
 def _single(path: Path) -> tuple[LocalFile, ...]:
     odd = odd_shard(path.name)
     if odd and odd.count > 1:

@@ -110,9 +110,12 @@ def _open(
     # packing leaves the interpreter's lock, building a vocabulary holds it: side by side they take the longer time
     with ThreadPoolExecutor(1, "text rules") as beside:
         making = beside.submit(_rules, files, config, source)
-        loaded = load_model(source, chosen.ops, config.mmap, progress)
+        loaded = load_model(source, chosen.ops, config.mmap, progress, config.quantize_rest)
         rules, notes_of_text = making.result()
     notes.extend(notes_of_text)
+    if config.quantize_rest != "none":
+        why = f"relative error (RMS) of what was left in floats: {loaded.rest.summary()}"
+        notes.append(Choice("quantize rest", config.quantize_rest, why))
     eye = make_eye(loaded.tower, rules.tokenizer)
     layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
     memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros, config.max_sequences)

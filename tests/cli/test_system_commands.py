@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.program import environment, run
+from tests.support.published_configs import config_of
 from tests.support.tiny_gguf import write_gguf
 
 
@@ -85,9 +86,19 @@ def test_fit_of_a_catalog_model_uses_the_catalog_and_names_the_best_variant(env)
     assert (found["basis"], found["best_variant"]) == ("catalog", "q4_1")
 
 
-def test_fit_says_when_this_version_cannot_run_the_model(env):
-    done = run(["fit", "qwen3"], env)
-    assert "cannot run" in done.err
+def test_fit_never_says_yes_to_a_model_that_cannot_be_run(env, tmp_path):
+    models = "models: [{name: odd, family: gpt7, source: {local: true}, variants: {q: {quant: Q4, weights: 1MB}}}]"
+    (tmp_path / "odd.yaml").write_text(models)
+    done = run(["--models", str(tmp_path / "odd.yaml"), "fit", "odd"], env)
+    assert done.code == 2 and "cannot run gpt7" in done.err and "cannot be run" in done.out
+
+
+def test_fit_and_show_work_from_a_config_alone(env, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("smollm2-135m", "bf16")))
+    found = document(["fit", str(tmp_path), "--ctx", "256"], env)
+    assert (found["fits"], found["supported"], found["train_context_tokens"]) == (True, True, 8192)
+    shown = document(["show", str(tmp_path), "--tensors"], env)["tensors"]
+    assert sum(tensor["size"] for tensor in shown) == 2 * 134515008
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.support.op_cases import ALL_TYPES, FLOAT_TYPES, assert_close, linear,
 
 QUANTISED = [name for name in ALL_TYPES if name not in FLOAT_TYPES]
 SCALES = {"zero": 0.0, "subnormal": 2e-7, "large": 200.0, "minus": -0.01}
+MINIMUMS = ("Q2_K", "Q4_1", "Q4_K", "Q5_1", "Q5_K", "I4_32", "I4_128", "I8_32", "I8_128")
 FILLS = {"zeros": 0x00, "ones": 0xFF, "every byte": None, "random": -1}
 
 
@@ -75,7 +76,7 @@ def test_blocks_at_the_ends_of_their_range_are_multiplied_and_looked_up(ops, nam
     got, seen = linear(ops, x, ops.pack(weight)), seen_by(ops, weight, x)
     assert torch.isfinite(got).all()
     # offsets of unsigned quants and minimums are summed as well: they count with their scale
-    size = matrix.abs().amax() + (abs(scale) * 40 if name in ("Q2_K", "Q4_1", "Q4_K", "Q5_1", "Q5_K") else 0)
+    size = matrix.abs().amax() + (abs(scale) * 40 if name in MINIMUMS else 0)
     assert_close(got, seen @ matrix.T, (seen.abs().sum(1) * size)[:, None] + 1e-30, 3e-6)
     out = torch.empty(rows, cols)
     run(ops, lambda: ops.embed(torch.arange(rows, dtype=torch.int32), weight, out))

@@ -20,9 +20,15 @@ class Runner:
     """A loaded model with room for `sequences` sequences of `context_tokens`."""
 
     def __init__(
-        self, source: WeightSource, ops: Ops, kv_type: str = "f32", context_tokens: int = 256, sequences: int = 8
+        self,
+        source: WeightSource,
+        ops: Ops,
+        kv_type: str = "f32",
+        context_tokens: int = 256,
+        sequences: int = 8,
+        rest: str = "none",
     ) -> None:
-        self.loaded = load_model(source, ops)
+        self.loaded = load_model(source, ops, rest=rest)
         self.model = self.loaded.model
         pages = sequences * -(-context_tokens // 16)
         self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros, sequences)

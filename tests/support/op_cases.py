@@ -21,7 +21,10 @@ BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 TABLE_TYPES = ("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4")
 SMALL_TYPES = ("Q1_0", "Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0")
 CODEBOOK_TYPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
-ALL_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, "Q4_K", "Q5_K", "Q6_K", *TABLE_TYPES, *SMALL_TYPES, *CODEBOOK_TYPES)
+BYTE_FLOAT_TYPES = ("F8_32", "F8_128")
+OWN_TYPES = ("I4_32", "I4_128", "I8_32", "I8_128", *BYTE_FLOAT_TYPES)
+_GGUF_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, "Q4_K", "Q5_K", "Q6_K", *TABLE_TYPES, *SMALL_TYPES, *CODEBOOK_TYPES)
+ALL_TYPES = (*_GGUF_TYPES, *OWN_TYPES)
 BLOCK = {name: BLOCKS[name].elements for name in ALL_TYPES}
 SUPER_TYPES = tuple(name for name in ALL_TYPES if BLOCK[name] > 32)  # K must be a multiple of 64, 128 or 256
 KV_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
@@ -43,7 +46,7 @@ def make_weight(type_name: str, rows: int, cols: int, seed: int = 0) -> Weight:
 
 def values_of(weight: Weight) -> Tensor:
     """The stored matrix as f64 [N, K], decoded by the gguf package, or by us where it cannot."""
-    if weight.type in ("Q1_0", "Q2_0"):
+    if weight.type in ("Q1_0", "Q2_0", *OWN_TYPES):
         return unpack(weight.type, weight.data).double()
     kind = gguf.GGMLQuantizationType[weight.type]
     stored = weight.data.numpy()
@@ -66,7 +69,7 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 def seen_by(ops: Ops, weight: Weight, x: Tensor) -> Tensor:
     """The activations as `ops` multiplies them with this weight, f64."""
-    if ops.name == "native" and weight.type not in FLOAT_TYPES:
+    if ops.name == "native" and weight.type not in (*FLOAT_TYPES, *BYTE_FLOAT_TYPES):
         return rounded(x, ops.bits_for(weight))
     return x.double()
 

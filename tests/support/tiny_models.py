@@ -90,6 +90,12 @@ def save_tiny(model: transformers.PreTrainedModel, directory: Path) -> Path:
     return directory
 
 
+_TYPES = {
+    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3",
+    torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
+}  # fmt: skip
+
+
 class MemorySource:
     """A WeightSource over tensors in memory, in Hugging Face spelling."""
 
@@ -116,9 +122,7 @@ class MemorySource:
 
 
 def _type(tensor: torch.Tensor) -> str:
-    return {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8", torch.int64: "I64"}[
-        tensor.dtype
-    ]
+    return _TYPES[tensor.dtype]
 
 
 def memory_source(model: transformers.PreTrainedModel, **changes: Any) -> MemorySource:

@@ -107,6 +107,17 @@ void read_small(int32_t type, const uint8_t* p, int j, Block* out) {  // Q1_0, Q
     out->q[i] = type == LLMRUN_Q1_0 ? (p[2 + 4 * j + i / 8] >> (i % 8)) & 1 : (p[2 + 8 * j + i / 4] >> (2 * (i % 4))) & 3;
 }
 
+void read_own(int32_t type, const uint8_t* p, int j, Block* out) {  // types with a wide head
+  memcpy(&out->wide, p, 4);
+  const bool byte_float = is_byte_float(type), four = type == LLMRUN_I4_32 || type == LLMRUN_I4_128;
+  const uint8_t* codes = p + (byte_float ? 4 : 5);
+  if (!byte_float) out->zero = static_cast<int8_t>(p[4]);
+  for (int i = 0; i < BLOCK; ++i) {
+    const int at = BLOCK * j + i;
+    out->q[i] = four ? (codes[at / 2] >> (4 * (at % 2))) & 15 : codes[at];
+  }
+}
+
 void read_simple(int32_t type, const uint8_t* p, Block* out) {  // blocks of 32; Q8_0 quants come out as q+128
   out->d = read16(p);
   switch (type) {
@@ -159,6 +170,7 @@ void read_block(const Source& source, int64_t b, Block* out) {
   const uint8_t* p = source.row + b / parts * info.block_bytes;
   const int j = static_cast<int>(b % parts);
   if (needs_grid(info.type)) return read_codebook_block(info.type, source.grid, p, j, out);
+  if (has_wide_head(info.type)) return read_own(info.type, p, j, out);
   switch (info.type) {
     case LLMRUN_Q2_K: return read_q2_k(p, j, out);
     case LLMRUN_Q3_K: return read_q3_k(p, j, out);
@@ -174,6 +186,13 @@ void read_block(const Source& source, int64_t b, Block* out) {
 }
 
 void block_values(const TypeInfo& info, const Block& block, float* out) {
+  if (has_wide_head(info.type)) {
+    for (int i = 0; i < BLOCK; ++i) {
+      const int whole = block.q[i] - info.offset - block.zero;
+      out[i] = block.wide * (is_byte_float(info.type) ? 256.0f * signed_byte_float(block.q[i]) : static_cast<float>(whole));
+    }
+    return;
+  }
   const Scales scales = scales_of(info.type, block);
   for (int i = 0; i < BLOCK; ++i) {
     const int value = (info.table ? info.table[block.q[i]] : block.q[i]) - info.offset;

@@ -12,11 +12,14 @@ struct Source {
   const uint8_t* row;
 };
 
-// 32 codes, and scales as packed: d and m are f16 (of the block, or of the file block for types with a head), s bytes.
+// 32 codes, and scales as packed: d and m are f16 (of the block, or of the file block for types with a head), s bytes;
+// wide and zero are the head of our own types.
 struct Block {
   uint8_t q[BLOCK];
   uint16_t d, m;
   uint8_t s[2];
+  float wide;
+  int8_t zero;
 };
 
 static inline uint16_t read16(const uint8_t* p) {

@@ -44,7 +44,7 @@ void check_linear(const LlmrunOp& op) {
     if (op.n[n] <= 0 || op.n[n] > MOST) refuse(op, "rows of a matrix are " + std::to_string(op.n[n]));
     check_type(op, op.n[n + 1], op.n[1]);
     if (!op.p[p] || !op.p[p + 1]) refuse(op, "matrix or output is null");
-    if (!is_float(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
+    if (!takes_floats(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
   }
 }
 
@@ -57,7 +57,7 @@ void check_expert_linear(const LlmrunOp& op) {
     positive(op, n, n + 1);
     check_type(op, op.n[n + 1], op.n[1]);
     if (!op.p[p] || !op.p[p + 1]) refuse(op, "matrices or output are null");
-    if (!is_float(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
+    if (!takes_floats(op.n[n + 1]) && !op.p[1]) refuse(op, "quantised activations are missing");
     for (int64_t e = 0; e < op.n[2]; ++e)
       if (!static_cast<void**>(op.p[p])[e]) refuse(op, "the matrix of expert " + std::to_string(e) + " is null");
   }
@@ -126,6 +126,7 @@ void check_op(const LlmrunOp& op) {
       return present(op, 5);
     case LLMRUN_ATTENTION: return check_attention(op);
     case LLMRUN_GATHER: positive(op, 0, 3); return present(op, 3);
+    case LLMRUN_COLUMNS: positive(op, 0, 2); return present(op, 3);
     case LLMRUN_ARGMAX: case LLMRUN_LOG_SOFTMAX: positive(op, 0, 2); return present(op, 2);
     case LLMRUN_EXPERT_ROUTE:
       positive(op, 0, 3);

@@ -39,6 +39,11 @@ static inline float byte_float_to_float(uint8_t code) {
   return 128.0f * half_to_float(static_cast<uint16_t>(code << 7));
 }
 
+// 2^-8 of an 8-bit float with a sign: 4 exponent bits (bias 7), 3 mantissa bits, no NaN. The same move of bits.
+static inline float signed_byte_float(uint8_t code) {
+  return half_to_float(static_cast<uint16_t>((code & 0x7f) << 7 | (code & 0x80) << 8));
+}
+
 static inline uint16_t float_to_half(float value) {
   const uint32_t bits = float_to_bits(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);

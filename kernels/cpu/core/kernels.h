@@ -104,9 +104,10 @@ extern const KernelTable avx512_table;
 extern const KernelTable neon_table;
 #endif
 
-// Kernels that need no special instructions: embed, gather, pack, put_rows, rope_table.
+// Kernels that need no special instructions.
 void embed(const Job& job);
 void gather(const Job& job);
+void columns(const Job& job);
 void pack(const Job& job);
 void put_rows(const Job& job);
 void rope_table(const Job& job);

@@ -40,6 +40,12 @@ void put_quants(int bits, int row, const uint8_t* q, uint8_t* lines) {
   if (bits & 1) put(single);
 }
 
+// f32 d[16], i8 zero[16]; 8-bit floats have no zeros.
+void put_wide_head(const TypeInfo& info, const Block& block, int row, uint8_t* out) {
+  memcpy(out + 4 * row, &block.wide, 4);
+  if (!is_byte_float(info.type)) out[4 * GROUP + row] = static_cast<uint8_t>(block.zero);
+}
+
 // Block b of 16 rows (file layout, `count` of them exist) to `out`; returns the end.
 uint8_t* pack_block(const Source& source, int64_t stride, int count, int64_t b, uint8_t* out) {
   const TypeInfo& info = *source.info;
@@ -50,13 +56,18 @@ uint8_t* pack_block(const Source& source, int64_t stride, int count, int64_t b, 
   for (int r = 0; r < GROUP; ++r) {
     Block block = {};  // padding: quants of whatever value with a zero scale
     if (r < count) read_block({source.info, source.grid, source.row + r * stride}, b, &block);
-    if (head || !bytes) {
+    if (has_wide_head(info.type)) {
+      if (head) put_wide_head(info, block, r, wide);
+    } else if (head || !bytes) {
       put16(wide, r, block.d);
       if (minimum) put16(wide + 32, r, block.m);
     }
     if (bytes)
       for (int i = 0; i < info.scale_bytes / GROUP; ++i) out[i * GROUP + r] = block.s[i];
-    put_quants(info.bits, r, block.q, out + info.scale_bytes);
+    if (is_byte_float(info.type))
+      for (int i = 0; i < BLOCK; ++i) out[i * GROUP + r] = block.q[i];
+    else
+      put_quants(info.bits, r, block.q, out + info.scale_bytes);
   }
   return out + packed_block_bytes(info);
 }
@@ -127,6 +138,22 @@ void gather(const Job& job) {
     }
     memcpy(static_cast<float*>(job.op->p[2]) + r * width, static_cast<const float*>(job.op->p[0]) + index[r] * width,
            static_cast<size_t>(width) * 4);
+  }
+}
+
+void columns(const Job& job) {
+  const int64_t cols = job.op->n[1];
+  const int32_t* order = static_cast<const int32_t*>(job.op->p[1]);
+  for (int64_t r = job.begin; r < job.end; ++r) {
+    const float* x = static_cast<const float*>(job.op->p[0]) + r * cols;
+    float* out = static_cast<float*>(job.op->p[2]) + r * cols;
+    for (int64_t k = 0; k < cols; ++k) {
+      if (order[k] < 0 || order[k] >= cols) {
+        report(job, LLMRUN_BAD_COLUMN);
+        return;
+      }
+      out[k] = x[order[k]];
+    }
   }
 }
 

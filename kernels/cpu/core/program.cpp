@@ -35,6 +35,7 @@ Cost cost_of(const LlmrunOp& op) {
     case LLMRUN_ROPE: return {n[0], 0.3 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_KV_STORE: return {n[0], 10 + 0.1 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_GATHER: return {n[0], 10 + 0.1 * static_cast<double>(n[1])};
+    case LLMRUN_COLUMNS: return {n[0], 10 + 0.5 * static_cast<double>(n[1])};
     case LLMRUN_ARGMAX: return {n[0], 0.1 * static_cast<double>(n[1])};
     case LLMRUN_EXPERT_ROUTE: return {n[0], 3 * static_cast<double>(n[1])};
     case LLMRUN_EXPERT_PLAN: return {1, 3 * static_cast<double>(n[0] * n[1])};
@@ -118,6 +119,7 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_ROPE: return plain(table.rope);
     case LLMRUN_KV_STORE: return plain(table.kv_store);
     case LLMRUN_GATHER: return plain(gather);
+    case LLMRUN_COLUMNS: return plain(columns);
     case LLMRUN_ARGMAX: return plain(table.argmax);
     case LLMRUN_LOG_SOFTMAX: return plain(table.log_softmax);
     case LLMRUN_PACK: return plain(pack);

@@ -15,6 +15,10 @@
 // the first 32-block of each: f16 d[16] (f16 dmin[16]); 32-block scales are then bytes, one line of 16 or two (Q2_K,
 // Q3_K, Q6_K: for k 0..15 and 16..31; Q4_K, Q5_K: scale and minimum), or absent. MXFP4 and NVFP4 keep their byte scales.
 // F32, F16, BF16: a group is K columns of 16 values.
+// Our own types, of blocks of 32 or 128 (the last part of their names). In the file: f32 d, i8 zero (not F8), codes in
+// order, two a byte in I4, the low half first. A value is d (code - zero), in I8 d (code - 128 - zero), in F8 d times an 8-bit
+// float (4 exponent bits, bias 7, 3 mantissa bits; no NaN). Packed: a head of f32 d[16] and i8 zero[16]; F8 quants are
+// columns of 16 bytes. Scales of f32 and zeros of their own keep what GPTQ, AWQ and their kin store exact.
 //
 // Bits a weight, stored -> packed, where they differ by more than 4 %: TQ1_0 1.69 -> 2.06; IQ1_S 1.56, IQ1_M 1.75,
 // IQ2_XXS 2.06, IQ2_XS 2.31, IQ2_S 2.56 -> 3.31; IQ3_XXS 3.06, IQ3_S 3.44 -> 4.31: sign and magnitude of each weight
@@ -74,7 +78,7 @@ struct TypeInfo {
   int32_t block_bytes;  // bytes of a file block
   int32_t bits;         // of a packed quant; of an element for floats
   int32_t scale_bytes;  // packed: before the quants of each 32-block of a group
-  int32_t head_bytes;   // packed: before the first 32-block of each file block of a group, 0 when blocks are 32 long
+  int32_t head_bytes;   // packed: before the first 32-block of each file block of a group
   int32_t offset;       // a quant's value is (table ? table[quant] : quant) - offset
   const uint8_t* table;
 };
@@ -109,6 +113,12 @@ static inline const TypeInfo* type_info(int64_t type) {
       {LLMRUN_NVFP4, 64, 36, 4, 32, 0, 16, SMALL_FLOATS},
       {LLMRUN_TQ1_0, 256, 54, 2, 0, 32, 1, nullptr},
       {LLMRUN_TQ2_0, 256, 66, 2, 0, 32, 1, nullptr},
+      {LLMRUN_I4_32, 32, 21, 4, 0, 80, 0, nullptr},
+      {LLMRUN_I4_128, 128, 69, 4, 0, 80, 0, nullptr},
+      {LLMRUN_I8_32, 32, 37, 8, 0, 80, 128, nullptr},
+      {LLMRUN_I8_128, 128, 133, 8, 0, 80, 128, nullptr},
+      {LLMRUN_F8_32, 32, 36, 8, 0, 64, 0, nullptr},
+      {LLMRUN_F8_128, 128, 132, 8, 0, 64, 0, nullptr},
   };
   for (const TypeInfo& info : table)
     if (info.type == type) return &info;
@@ -119,6 +129,14 @@ static inline const TypeInfo* type_info(int64_t type) {
 static inline int64_t cache_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : type == LLMRUN_I8 ? 1 : 2; }
 
 static inline bool is_float(int64_t type) { return type == LLMRUN_F32 || type == LLMRUN_F16 || type == LLMRUN_BF16; }
+
+static inline bool is_byte_float(int64_t type) { return type == LLMRUN_F8_32 || type == LLMRUN_F8_128; }
+
+// Types that are multiplied with f32 activations.
+static inline bool takes_floats(int64_t type) { return is_float(type) || is_byte_float(type); }
+
+// Types whose head is f32 d[16], with i8 zero[16] unless they are 8-bit floats.
+static inline bool has_wide_head(int64_t type) { return type >= LLMRUN_I4_32 && type <= LLMRUN_F8_128; }
 
 // Types whose blocks name points of a codebook, which pack and embed are handed.
 static inline bool needs_grid(int64_t type) {

@@ -108,6 +108,16 @@ struct ByteFloats {  // u8 s[2][16]: half of a float of 4 exponent and 3 mantiss
   }
 };
 
+struct WideZero {  // head f32 d[16]; i8 zero[16]
+  static constexpr bool minimum = true, halves = false;
+  F d, m;
+  inline __attribute__((always_inline)) void super(const uint8_t* s, int part) {
+    d = load(reinterpret_cast<const float*>(s) + part * LANES);
+    m = mul(sub(zero(), d), load_i8(s + 4 * GROUP + part * LANES));
+  }
+  inline __attribute__((always_inline)) void block(const uint8_t*, int) {}
+};
+
 // Quants of a packed 32-block (TypeInfo at compile time). `range`: bits of the largest unsigned value, table applied.
 // `period`: 32-blocks a head serves.
 template <int BITS, int OFFSET, int SCALES, int HEAD = 0, int PERIOD = 8>
@@ -150,6 +160,10 @@ template <> struct Format<LLMRUN_IQ4_XS> : SuperScale<8>, Looked<Quants<4, 128, 
 template <> struct Format<LLMRUN_MXFP4> : Powers, Looked<Quants<4, 16, 16>, 5, SMALL_FLOATS> {};
 template <> struct Format<LLMRUN_NVFP4> : ByteFloats, Looked<Quants<4, 16, 32>, 5, SMALL_FLOATS> {};
 template <> struct Format<LLMRUN_TQ2_0> : SuperOnly, Quants<2, 1, 0, 32> {};  // and TQ1_0
+template <> struct Format<LLMRUN_I4_32> : WideZero, Quants<4, 0, 0, 80, 1> {};
+template <> struct Format<LLMRUN_I4_128> : WideZero, Quants<4, 0, 0, 80, 4> {};
+template <> struct Format<LLMRUN_I8_32> : WideZero, Quants<8, 128, 0, 80, 1> {};
+template <> struct Format<LLMRUN_I8_128> : WideZero, Quants<8, 128, 0, 80, 4> {};
 
 #if defined(LLMRUN_WORDS)
 template <class Q, int T, int P>
@@ -336,6 +350,10 @@ TileKernel kernel_for(int64_t type, int rows) {
     case LLMRUN_MXFP4: return tile_kernel<LLMRUN_MXFP4, PLANES>(rows);
     case LLMRUN_NVFP4: return tile_kernel<LLMRUN_NVFP4, PLANES>(rows);
     case LLMRUN_TQ1_0: case LLMRUN_TQ2_0: return tile_kernel<LLMRUN_TQ2_0, PLANES>(rows);
+    case LLMRUN_I4_32: return tile_kernel<LLMRUN_I4_32, PLANES>(rows);
+    case LLMRUN_I4_128: return tile_kernel<LLMRUN_I4_128, PLANES>(rows);
+    case LLMRUN_I8_32: return tile_kernel<LLMRUN_I8_32, PLANES>(rows);
+    case LLMRUN_I8_128: return tile_kernel<LLMRUN_I8_128, PLANES>(rows);
     default: return tile_kernel<LLMRUN_Q6_K, PLANES>(rows);
   }
 }
@@ -413,22 +431,73 @@ void tile_float(const Matrix& matrix, const uint8_t* w, const float* x, float* o
   }
 }
 
+// The same for 8-bit floats: summed inside each block of 32 * PERIOD columns, the scale of the block put on last.
+template <int PERIOD, int T, int G>
+void tile_byte_float(const Matrix& matrix, const uint8_t* w, const float* x, float* out) {
+  constexpr int64_t width = PERIOD * BLOCK, block_bytes = GROUP * (4 + width);
+  for (int part = 0; part < PARTS; ++part) {
+    F acc[G][T];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g)
+#pragma GCC unroll 8
+      for (int m = 0; m < T; ++m) acc[g][m] = zero();
+    for (int64_t b = 0; b < matrix.cols / width; ++b) {
+      const uint8_t* block = w + b * block_bytes;
+      F sum[G][T];
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g)
+#pragma GCC unroll 8
+        for (int m = 0; m < T; ++m) sum[g][m] = zero();
+      for (int64_t k = 0; k < width; ++k) {
+#pragma GCC unroll 8
+        for (int g = 0; g < G; ++g) {
+          const F weight = load_signed_byte_float(block + g * matrix.group_bytes + GROUP * (4 + k) + part * LANES);
+#pragma GCC unroll 8
+          for (int m = 0; m < T; ++m) sum[g][m] = fma(set1(x[m * matrix.cols + b * width + k]), weight, sum[g][m]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) {
+        const float* scales = reinterpret_cast<const float*>(block + g * matrix.group_bytes) + part * LANES;
+        const F scale = mul(set1(256.0f), load(scales));
+#pragma GCC unroll 8
+        for (int m = 0; m < T; ++m) acc[g][m] = fma(scale, sum[g][m], acc[g][m]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g)
+#pragma GCC unroll 8
+      for (int m = 0; m < T; ++m) store(out + (g * T + m) * GROUP + part * LANES, acc[g][m]);
+  }
+}
+
+// Either of the two.
+template <int TYPE, int T, int G>
+void any_tile_float(const Matrix& matrix, const uint8_t* w, const float* x, float* out) {
+  if constexpr (TYPE == LLMRUN_F8_32)
+    tile_byte_float<1, T, G>(matrix, w, x, out);
+  else if constexpr (TYPE == LLMRUN_F8_128)
+    tile_byte_float<4, T, G>(matrix, w, x, out);
+  else
+    tile_float<TYPE, T, G>(matrix, w, x, out);
+}
+
 template <int TYPE>
 void run_float(const Matrix& matrix, const float* x, int64_t row, int64_t end, int64_t from, int64_t to) {
   alignas(64) float results[(FLOAT_TILE > FLOAT_GROUPS ? FLOAT_TILE : FLOAT_GROUPS) * GROUP];
   for (; row + FLOAT_TILE <= end; row += FLOAT_TILE)
     for (int64_t g = from; g < to; ++g) {
-      tile_float<TYPE, FLOAT_TILE, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      any_tile_float<TYPE, FLOAT_TILE, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
       write_tile(matrix, results, row, FLOAT_TILE, g);
     }
   for (; row < end; ++row) {
     int64_t g = from;
     for (; g + FLOAT_GROUPS <= to; g += FLOAT_GROUPS) {
-      tile_float<TYPE, 1, FLOAT_GROUPS>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      any_tile_float<TYPE, 1, FLOAT_GROUPS>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
       for (int i = 0; i < FLOAT_GROUPS; ++i) write_tile(matrix, results + i * GROUP, row, 1, g + i);
     }
     for (; g < to; ++g) {
-      tile_float<TYPE, 1, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
+      any_tile_float<TYPE, 1, 1>(matrix, matrix.data + g * matrix.group_bytes, x + row * matrix.cols, results);
       write_tile(matrix, results, row, 1, g);
     }
   }
@@ -440,6 +509,8 @@ void run_matrix(const LlmrunOp& op, const Matrix& matrix, int64_t row, int64_t e
     case LLMRUN_F32: return run_float<LLMRUN_F32>(matrix, x, row, end, from, to);
     case LLMRUN_F16: return run_float<LLMRUN_F16>(matrix, x, row, end, from, to);
     case LLMRUN_BF16: return run_float<LLMRUN_BF16>(matrix, x, row, end, from, to);
+    case LLMRUN_F8_32: return run_float<LLMRUN_F8_32>(matrix, x, row, end, from, to);
+    case LLMRUN_F8_128: return run_float<LLMRUN_F8_128>(matrix, x, row, end, from, to);
     default: break;
   }
   const XBlock* blocks = static_cast<const XBlock*>(op.p[1]);

@@ -93,6 +93,13 @@ OP F load_byte_float(const uint8_t* p) {
   return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(load8(p)), 7)), _mm256_set1_ps(128.0f));
 }
 
+// 2^-8 of 8-bit floats with a sign (half.h).
+OP F load_signed_byte_float(const uint8_t* p) {
+  const __m128i wide = _mm_cvtepu8_epi16(load8(p));
+  const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
+  return _mm256_cvtph_ps(_mm_or_si128(sign, _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7)));
+}
+
 OP void transpose(F r[8]) {
   F t[8], u[8];
 #pragma GCC unroll 8

@@ -75,6 +75,13 @@ OP F load_byte_float(const uint8_t* p) {
   return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load16(p)), 7)), _mm512_set1_ps(128.0f));
 }
 
+// 2^-8 of 8-bit floats with a sign (half.h).
+OP F load_signed_byte_float(const uint8_t* p) {
+  const __m256i wide = _mm256_cvtepu8_epi16(load16(p));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+  return _mm512_cvtph_ps(_mm256_or_si256(sign, _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7)));
+}
+
 // r[i] lane j <-> r[j] lane i.
 OP void transpose(F r[16]) {
   F t[16];

@@ -130,6 +130,10 @@ OP F load_power(const uint8_t* p) {
 OP F load_byte_float(const uint8_t* p) {
   return each([&](int i) { return byte_float_to_float(p[i]); });
 }
+// 2^-8 of 8-bit floats with a sign (half.h).
+OP F load_signed_byte_float(const uint8_t* p) {
+  return each([&](int i) { return signed_byte_float(p[i]); });
+}
 OP void transpose(F r[LANES]) {
   for (int i = 0; i < LANES; ++i)
     for (int j = i + 1; j < LANES; ++j) {

@@ -115,6 +115,13 @@ OP F load_byte_float(const uint8_t* p) {
   return mul(widen_half(vshlq_n_u16(vmovl_u8(vld1_u8(p)), 7)), set1(128.0f));
 }
 
+// 2^-8 of 8-bit floats with a sign (half.h).
+OP F load_signed_byte_float(const uint8_t* p) {
+  const uint16x8_t wide = vmovl_u8(vld1_u8(p));
+  const uint16x8_t sign = vshlq_n_u16(vandq_u16(wide, vdupq_n_u16(0x80)), 8);
+  return widen_half(vorrq_u16(sign, vshlq_n_u16(vandq_u16(wide, vdupq_n_u16(0x7f)), 7)));
+}
+
 OP void transpose4(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_t& d) {
   const float32x4_t ab0 = vtrn1q_f32(a, b), ab1 = vtrn2q_f32(a, b), cd0 = vtrn1q_f32(c, d), cd1 = vtrn2q_f32(c, d);
   const auto low = [](float32x4_t x, float32x4_t y) {

@@ -26,7 +26,7 @@ Floats random_floats(size_t count, float scale = 1.0f) {
 // A storage type, and where in a file block random bytes must become a small scale.
 struct Stored {
   int type, bytes;
-  int halves[2];  // offsets of f16 fields, -1: none
+  int halves[2];  // offsets of f16 fields, or of the upper half of an f32, -1: none
   int grid_points, grid_values;
 };
 
@@ -40,7 +40,9 @@ const Stored STORED[] = {
     {LLMRUN_IQ2_XS, 74, {0, -1}, 512, 8},  {LLMRUN_IQ2_S, 82, {0, -1}, 1024, 8}, {LLMRUN_IQ3_XXS, 98, {0, -1}, 256, 4},
     {LLMRUN_IQ3_S, 110, {0, -1}, 512, 4},  {LLMRUN_IQ4_NL, 18, {0, -1}, 0, 0},  {LLMRUN_IQ4_XS, 136, {0, -1}, 0, 0},
     {LLMRUN_MXFP4, 17, {-1, -1}, 0, 0},    {LLMRUN_NVFP4, 36, {-1, -1}, 0, 0},  {LLMRUN_TQ1_0, 54, {52, -1}, 0, 0},
-    {LLMRUN_TQ2_0, 66, {64, -1}, 0, 0},
+    {LLMRUN_TQ2_0, 66, {64, -1}, 0, 0},    {LLMRUN_I4_32, 21, {2, -1}, 0, 0},   {LLMRUN_I4_128, 69, {2, -1}, 0, 0},
+    {LLMRUN_I8_32, 37, {2, -1}, 0, 0},     {LLMRUN_I8_128, 133, {2, -1}, 0, 0}, {LLMRUN_F8_32, 36, {2, -1}, 0, 0},
+    {LLMRUN_F8_128, 132, {2, -1}, 0, 0},
 };
 
 // Bytes of a matrix in file layout: random quants, and small scales where the type keeps its scale fields.
@@ -57,7 +59,7 @@ std::vector<uint8_t> random_matrix(const Stored& stored, int64_t rows, int64_t c
   for (size_t at = 0; at < data.size(); at += static_cast<size_t>(stored.bytes)) {
     uint8_t* block = data.data() + at;
     for (int offset : stored.halves)
-      if (offset >= 0) block[offset + 1] = static_cast<uint8_t>(0x20 | (generator() & 7));
+      if (offset >= 0) block[offset + 1] = static_cast<uint8_t>((stored.type < LLMRUN_I4_32 ? 0x20 : 0x38) | (generator() & 7));
     if (stored.type == LLMRUN_MXFP4) block[0] = static_cast<uint8_t>(120 + (generator() & 7));
     if (stored.type == LLMRUN_IQ1_M) block[55] = static_cast<uint8_t>((block[55] & 15) | 0x20);  // top of the spread f16
   }
@@ -125,7 +127,8 @@ Floats linear(LlmrunPool* pool, const Matrix& matrix, int64_t rows, const Floats
   std::vector<uint8_t> packed(static_cast<size_t>(llmrun_packed_bytes(type, matrix.rows, matrix.cols)));
   std::vector<uint8_t> blocks(static_cast<size_t>(llmrun_quantized_bytes(rows, matrix.cols, bits)));
   Floats out(static_cast<size_t>(rows * matrix.rows));
-  const bool quantized = type != LLMRUN_F32 && type != LLMRUN_F16 && type != LLMRUN_BF16;
+  const bool floats = type == LLMRUN_F32 || type == LLMRUN_F16 || type == LLMRUN_BF16;
+  const bool quantized = !floats && type != LLMRUN_F8_32 && type != LLMRUN_F8_128;
   const int flags = bits == 16 ? 2 : 0;
   std::vector<LlmrunOp> ops = {
       Builder(LLMRUN_PACK, {matrix.rows, matrix.cols, type}, {matrix.data.data(), packed.data(), matrix.codebook()}).op};

@@ -26,7 +26,11 @@ def dequantise(weight: Weight) -> Tensor:
     step = max(1, _CHUNK_ELEMENTS // weight.cols)
     for start in range(0, weight.rows, step):
         out[start : start + step] = unpack(weight.type, data[start : start + step])
-    return out
+    if weight.order is None:
+        return out
+    sorted_back = torch.empty_like(out)
+    sorted_back[:, tensor(weight.order).long()] = out
+    return sorted_back
 
 
 def require_file_layout(weight: Weight) -> None:

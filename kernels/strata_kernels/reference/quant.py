@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata_kernels.reference import quant_i, quant_k, quant_plain, quant_table
+from strata_kernels.reference import quant_i, quant_k, quant_own, quant_plain, quant_table
 from strata_kernels.reference.blocks import Block
 
-BLOCKS: dict[str, Block] = {**quant_plain.BLOCKS, **quant_k.BLOCKS, **quant_i.BLOCKS, **quant_table.BLOCKS}
+BLOCKS: dict[str, Block] = {
+    **quant_plain.BLOCKS, **quant_k.BLOCKS, **quant_i.BLOCKS, **quant_table.BLOCKS, **quant_own.BLOCKS
+}  # fmt: skip
 
 
 def unpack(type_name: str, data: Tensor) -> Tensor:

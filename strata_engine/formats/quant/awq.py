@@ -31,6 +31,17 @@ class AwqLayout:
         """The stored tensors."""
         return Part("qweight", ("I32",)), Part("scales", FLOATS), Part("qzeros", ("I32",), required=self.zero_point)
 
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return "I4", self.group_size
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        groups = group_count(ins, self.group_size)
+        words = ("I32", (ins, outs // 8))
+        return {"qweight": words, "scales": ("F16", (groups, outs)), "qzeros": ("I32", (groups, outs // 8))}
+
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): qweight [K, N/8], scales [G, N], qzeros [G, N/8]."""
         ins, words = matrix(shapes, "qweight")

@@ -55,6 +55,22 @@ class PackedLayout:
             *_INPUTS,
         )
 
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return "I4" if self.bits <= 4 else "I8", self.group_size
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        groups, words = group_count(ins, self.group_size), -(-ins * self.bits // 32)
+        found: dict[str, tuple[str, Shape]] = {
+            "weight_packed": ("I32", (outs, words)),
+            "weight_scale": ("BF16", (outs, groups)),
+            "weight_shape": ("I64", (2,)),
+        }
+        zeros = {"weight_zero_point": ("I32", (-(-outs * self.bits // 32), groups))}
+        return found if self.symmetric else found | zeros
+
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): weight_packed [N, K*bits/32], weight_scale [N, G], weight_zero_point [N*bits/32, G] or [N, G]."""
         outs, words = matrix(shapes, "weight_packed")
@@ -120,6 +136,17 @@ class IntLayout:
         """The stored tensors."""
         zero = Part("weight_zero_point", ("I8",), required=not self.symmetric)
         return Part("weight", ("I8",)), Part("weight_scale", FLOATS), zero, *_INPUTS
+
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return "I8", self.group_size
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        groups = group_count(ins, self.group_size)
+        found: dict[str, tuple[str, Shape]] = {"weight": ("I8", (outs, ins)), "weight_scale": ("BF16", (outs, groups))}
+        return found if self.symmetric else found | {"weight_zero_point": ("I8", (outs, groups))}
 
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): weight [N, K]; weight_scale [N, G], or for one group also [N], [1], []; zeros the same."""

@@ -27,6 +27,16 @@ class Fp8Layout:
         inputs = Part("input_scale", FLOATS, required=False)
         return Part("weight", ("F8_E4M3",)), Part(self.scale, FLOATS), inputs
 
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return "F8", -1 if self.block is None else self.block[1]
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        down, across = self.block or (1, ins)
+        return {"weight": ("F8_E4M3", (outs, ins)), self.scale: ("F32", (-(-outs // down), -(-ins // across)))}
+
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): weight [N, K]; the scale [N/block, K/block] rounded up, or [N, 1], [N], [1], []."""
         outs, ins = matrix(shapes, "weight")

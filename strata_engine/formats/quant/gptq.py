@@ -51,6 +51,21 @@ class GptqLayout:
         zeros = Part("qzeros", ("I32",), required=not self.symmetric)
         return Part("qweight", ("I32",)), Part("scales", FLOATS), zeros, Part("g_idx", ("I32", "I64"), required=False)
 
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return "I4" if self.bits <= 4 else "I8", self.group_size
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        groups = group_count(ins, self.group_size)
+        return {
+            "qweight": ("I32", (ins * self.bits // 32, outs)),
+            "scales": ("F16", (groups, outs)),
+            "qzeros": ("I32", (groups, outs * self.bits // 32)),
+            "g_idx": ("I32", (ins,)),
+        }
+
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): qweight [K*bits/32, N], scales [G, N], qzeros [G, N*bits/32], g_idx [K]."""
         rows, outs = matrix(shapes, "qweight")

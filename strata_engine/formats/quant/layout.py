@@ -40,6 +40,15 @@ class Layout(Protocol):
         """The stored tensors, required ones and those that may be there."""
         ...
 
+    @property
+    def coding(self) -> tuple[str, int]:
+        """How the matrix is held once loaded (own_block.type_for): I4, I8 or F8, and the columns that share a scale."""
+        ...
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """Part name -> (dtype, shape) of a matrix [N, K] as writers usually store it: what `measure` takes back."""
+        ...
+
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K) of the matrix whose parts have these shapes; `stated`: the shape the checkpoint itself gives.
 

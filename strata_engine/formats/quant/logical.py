@@ -6,24 +6,28 @@ plain ones stand for themselves. No torch at import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from strata_engine.errors import CorruptFile
+from strata_engine.errors import CorruptFile, NotFound
 from strata_engine.formats.base import TensorMeta, WeightSource
-from strata_engine.formats.quant import format_of
+from strata_engine.formats.quant import FORMATS, format_of
 from strata_engine.formats.quant.config import scheme_of
 from strata_engine.formats.quant.layout import Layout, Scheme
+from strata_engine.formats.quant.own_block import type_for
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from strata_engine.formats.quant.relay import Relaid
 
 _INTEGER_BYTES = {"I32": 4, "I64": 8}
 _TORCH_NAMES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "I8": "int8", "I32": "int32", "I64": "int64",
 }  # fmt: skip
+_NUMPY_NAMES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "I8": "i1", "I32": "<i4", "I64": "<i8"}
 _HINT = "Pull the model again; if that does not help, the checkpoint is not what its config says."
 
 
@@ -44,6 +48,28 @@ class LogicalWeight:
     def nbytes(self) -> int:
         """Stored bytes of all parts."""
         return sum(meta.nbytes for meta in self.parts.values())
+
+    @property
+    def held(self) -> str:
+        """The storage type it has once loaded, by its shape; groups that turn out to be scattered may make it F32."""
+        return self.type if self.layout is None else type_for(*self.layout.coding, self.shape[-1])
+
+    def relaid(self, source: WeightSource, keep_order: bool = True) -> Relaid:
+        """A quantised matrix as kernels multiply it, see relay.py. Raises CorruptFile on impossible numbers."""
+        import numpy as np
+
+        from strata_engine.formats.quant.relay import relay
+
+        if self.layout is None:
+            raise ValueError(f"{self.name} is stored plain")
+        parts = {
+            name: np.frombuffer(source.read(meta.name), _NUMPY_NAMES[meta.type]).reshape(meta.shape)
+            for name, meta in self.parts.items()
+        }
+        try:
+            return relay(self.layout, parts, keep_order)
+        except ValueError as error:
+            raise _corrupt(self.name, self.parts, str(error)) from error
 
     def read(self, source: WeightSource) -> dict[str, Tensor]:
         """Copies of the parts of a quantised matrix, each with the dtype it was stored in."""
@@ -142,3 +168,38 @@ def _tensor(source: WeightSource, meta: TensorMeta) -> Tensor:
     import torch
 
     return _bytes(source, meta).view(getattr(torch, _TORCH_NAMES[meta.type])).reshape(meta.shape)
+
+
+class HeldView:
+    """A checkpoint as it will be held: a quantised matrix is one tensor of our own type. Not to be read."""
+
+    def __init__(self, source: WeightSource, change: Callable[[TensorMeta], TensorMeta] = lambda meta: meta) -> None:
+        """`change`: what happens to a tensor on top of that. Raises what `logical_weights` does."""
+        self.kind = source.kind
+        self.paths = source.paths
+        self._metadata = source.metadata()
+        self._tensors = {name: change(_held(weight)) for name, weight in logical_weights(source).items()}
+
+    def metadata(self) -> Mapping[str, Any]:
+        """That of the checkpoint."""
+        return self._metadata
+
+    def tensors(self) -> Mapping[str, TensorMeta]:
+        """By name; `nbytes` of a quantised matrix are those of its rows in our own type."""
+        return self._tensors
+
+    def read(self, name: str) -> memoryview:
+        """Raises NotFound: nothing has been laid out yet."""
+        raise NotFound(f"{name} is a view of what will be loaded", details={"tensor": name})
+
+    def close(self) -> None:
+        """The checkpoint itself stays open."""
+
+
+def _held(weight: LogicalWeight) -> TensorMeta:
+    first = next(iter(weight.parts.values()))
+    if weight.layout is None:
+        return first
+    rows, cols = weight.shape
+    nbytes = rows * FORMATS[weight.held].row_bytes(cols)
+    return TensorMeta(weight.name, weight.shape, weight.held, first.path, first.offset, nbytes)

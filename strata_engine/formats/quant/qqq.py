@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _GROUP = 128
-_CHANNEL_RUN = tuple(2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25))
-_GROUP_RUN = tuple(i + 8 * j for i in range(8) for j in range(8))
+CHANNEL_RUN = tuple(2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25))
+GROUP_RUN = tuple(i + 8 * j for i in range(8) for j in range(8))
 # nibble of a word -> place in (block of 8 outputs, input); which places depends on the mode
-_CHANNEL_NIBBLES = (1, 3, 5, 7, 0, 2, 4, 6)
-_GROUP_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
+CHANNEL_NIBBLES = (1, 3, 5, 7, 0, 2, 4, 6)
+GROUP_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ class QqqLayout:
         """The stored tensors; s_group is empty or absent per channel."""
         grouped = self.group_size != -1
         return Part("B", ("I32",)), Part("s_channel", ("F32",)), Part("s_group", ("F16",), required=grouped)
+
+    @property
+    def coding(self) -> tuple[str, int]:
+        """See Layout."""
+        return ("I4", -1) if self.group_size == -1 else ("I8", -1)
+
+    def stored(self, outs: int, ins: int) -> dict[str, tuple[str, Shape]]:
+        """See Layout."""
+        found: dict[str, tuple[str, Shape]] = {"B": ("I32", (ins // 16, 2 * outs)), "s_channel": ("F32", (1, outs))}
+        return found if self.group_size == -1 else found | {"s_group": ("F16", (ins // _GROUP, outs))}
 
     def measure(self, shapes: Shapes, stated: Shape | None = None) -> tuple[int, int]:
         """(N, K): B [K/16, 2N], s_channel [1, N], s_group [K/128, N]."""
@@ -56,11 +66,11 @@ class QqqLayout:
 
         outs, ins = self.measure(shapes_of(parts))
         per_channel = self.group_size == -1
-        codes = _in_order(parts["B"], _CHANNEL_NIBBLES if per_channel else _GROUP_NIBBLES)
-        scales = _true_order(parts["s_channel"].to(torch.float32), _CHANNEL_RUN).reshape(-1, 1)
+        codes = _in_order(parts["B"], CHANNEL_NIBBLES if per_channel else GROUP_NIBBLES)
+        scales = _true_order(parts["s_channel"].to(torch.float32), CHANNEL_RUN).reshape(-1, 1)
         if per_channel:
             return codes << 4, scales  # the signed code in the high half: 16 times itself
-        groups = _true_order(parts["s_group"].to(torch.float32), _GROUP_RUN).T
+        groups = _true_order(parts["s_group"].to(torch.float32), GROUP_RUN).T
         steps = (codes.to(torch.float32) - 8).reshape(outs, -1, _GROUP) * groups[..., None]
         return steps.round().clamp(-128, 127).to(torch.int8).reshape(outs, ins), scales
 

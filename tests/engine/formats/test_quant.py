@@ -22,7 +22,7 @@ FLOATS = ["F32", "F16", "BF16"]
 PACKED = [*FLOATS, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 DECODED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 DECODED += ["IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"]
-NOT_IN_PACKAGE = ["Q1_0", "Q2_0"]
+NOT_IN_PACKAGE = ["Q1_0", "Q2_0", "I4_32", "I4_128", "I8_32", "I8_128", "F8_32", "F8_128"]
 NAMES = [*PACKED, *DECODED, *NOT_IN_PACKAGE]
 IN_PACKAGE = [*PACKED, *DECODED]
 

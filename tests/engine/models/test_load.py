@@ -76,7 +76,7 @@ def test_the_model_type_serves_when_no_architecture_is_named():
     ("config", "named"),
     [
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
         ({"sliding_window": 64}, "sliding"),
     ],
 )

@@ -1,0 +1,66 @@
+"""The numbers of published models' configs, and how their quantised releases describe themselves. Facts only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "vocab_size": 151936,
+          "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "hidden_act": "silu",
+          "torch_dtype": "bfloat16"}  # fmt: skip
+_QWEN35 = {"vocab_size": 248320, "head_dim": 256, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
+           "hidden_act": "silu", "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+           "linear_num_key_heads": 16, "full_attention_interval": 4, "attn_output_gate": True,
+           "output_gate_type": "swish", "tie_word_embeddings": False, "dtype": "bfloat16",
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+                               "mrope_section": [11, 11, 10], "mrope_interleaved": True}}  # fmt: skip
+
+
+def _kinds(layers: int) -> list[str]:
+    return ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e5, "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    },
+    "qwen3-8b": {
+        **_QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "tie_word_embeddings": False,
+    },
+    "qwen3-30b-a3b": {
+        **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+        "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+    },
+    "qwen3.5-27b": {
+        **_QWEN35, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 5120,
+        "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
+        "linear_num_value_heads": 48, "layer_types": _kinds(64),
+    },
+    "qwen3.5-35b-a3b": {
+        **_QWEN35, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "hidden_size": 2048,
+        "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2, "linear_num_value_heads": 32,
+        "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "layer_types": _kinds(40),
+    },
+}  # fmt: skip
+
+QUANTISED: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "fp8": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head", "model.embed_tokens"]},
+    "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
+    # the official kind of Qwen3.5: routed experts only
+    "experts": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False,
+                "dynamic": {"-:.*attn.*": {}, "-:.*shared_expert.*": {}, "-:.*mtp.*": {}, "-:.*visual.*": {}}},
+}  # fmt: skip
+
+
+def config_of(name: str, quantised: str) -> dict[str, Any]:
+    """The config.json of a release."""
+    settings = QUANTISED[quantised]
+    return {**CONFIGS[name], **({"quantization_config": settings} if settings else {})}
