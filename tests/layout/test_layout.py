@@ -27,8 +27,10 @@ def test_the_four_packages_are_typed():
 
 
 def test_no_tracked_file_is_large():
-    large = {name: (ROOT / name).stat().st_size for name in tracked() if (ROOT / name).stat().st_size > 3_000_000}
-    assert large == {}
+    # The trained toy is the one exception; its own limit is ten million bytes a file.
+    limits = {name: 10_000_000 if name.startswith("tests/fixtures/toy") else 3_000_000 for name in tracked()}
+    sizes = {name: (ROOT / name).stat().st_size for name in limits}
+    assert {name: size for name, size in sizes.items() if size > limits[name]} == {}
 
 
 def test_no_registry_host_or_machine_path_is_tracked():
