@@ -91,6 +91,7 @@ class Qwen4Exp:
     """Qwen4ExpForCausalLM, and the text part of Qwen4ExpForConditionalGeneration."""
 
     family = "qwen4_exp"
+    sees = False
     traits = Traits(
         qk_norm=True,
         mixture=True,
