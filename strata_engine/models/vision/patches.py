@@ -31,10 +31,10 @@ class SeenImage:
 def see_image(data: bytes, rules: PixelRules) -> SeenImage:
     """The patches of an image file. Raises RequestRefused: not readable, too large, too long and thin."""
     pixels = read_pixels(data)
-    height, width = fitting_size(*pixels.shape[:2], rules)
+    height, width = fitting_size(pixels.shape[0], pixels.shape[1], rules)
     resized = resize(pixels, height, width)
     key = hashlib.sha256(f"{rules}{height}x{width}:".encode())
-    key.update(np.ascontiguousarray(resized))
+    key.update(resized.tobytes())
     edge = rules.patch * rules.merge
     return SeenImage(height // edge, width // edge, cut(resized, rules), key.hexdigest())
 
