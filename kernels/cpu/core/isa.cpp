@@ -15,6 +15,13 @@
 #endif
 
 namespace llmrun {
+
+#if defined(LLMRUN_HAVE_X86)
+namespace amx {
+bool tiles_work();  // isa/tiles.cpp
+}
+#endif
+
 namespace {
 
 struct Features {
@@ -97,6 +104,18 @@ std::string lacking(std::initializer_list<std::pair<bool, const char*>> names) {
   return missing.empty() ? "" : "this CPU or its operating system lacks " + missing;
 }
 
+// Why the tiles cannot be used, the reasons against AVX-512 first; asks the system for them, then tries them.
+std::string amx_refusal(const std::string& without_tiles) {
+  if (!without_tiles.empty()) return without_tiles;
+  const std::string missing = lacking({{features().amx_tile, "amx_tile"}, {features().amx_int8, "amx_int8"}});
+  if (!missing.empty()) return missing;
+  if (*tiles_refused()) return tiles_refused();
+#if defined(LLMRUN_HAVE_X86)
+  if (!amx::tiles_work()) return "a trial product on tile registers came out wrong";
+#endif
+  return "";
+}
+
 }  // namespace
 
 const char* cpu_features() {
@@ -113,9 +132,12 @@ const char* cpu_features() {
 
 const KernelTable* const* builds(int* count) {
   static const KernelTable* const all[] = {
+#if defined(LLMRUN_HAVE_EMULATED)
+      &avxvnni_emulated_table, &avx512_emulated_table, &amx_emulated_table,  // first: never chosen by themselves
+#endif
       &generic_table,
 #if defined(LLMRUN_HAVE_X86)
-      &avx2_table, &avx512_table,
+      &avx2_table, &avxvnni_table, &avx512_table, &amx_table,
 #endif
 #if defined(LLMRUN_HAVE_NEON)
       &neon_table,
@@ -131,13 +153,19 @@ const char* build_refused(const char* name) {
   static const std::string avx512 =
       lacking({{f.avx2, "avx2"}, {f.fma, "fma"}, {f.f16c, "f16c"}, {f.avx512f, "avx512f"}, {f.avx512bw, "avx512bw"},
                {f.avx512dq, "avx512dq"}, {f.avx512vl, "avx512vl"}, {f.avx512_vnni, "avx512_vnni"}});
+  static const std::string avxvnni =
+      lacking({{f.avx2, "avx2"}, {f.fma, "fma"}, {f.f16c, "f16c"}, {f.avx_vnni, "avx_vnni"}});
+  static const std::string amx = amx_refusal(avx512);
   static const std::string neon = lacking({{f.neon, "neon"}, {f.dotprod, "dotprod"}});
   int count = 0;
   const KernelTable* const* all = builds(&count);
   for (int i = 0; i < count; ++i) {
     if (strcmp(all[i]->name, name)) continue;
     if (!strcmp(name, "avx2")) return avx2.c_str();
+    if (!strcmp(name, "avxvnni")) return avxvnni.c_str();
     if (!strcmp(name, "avx512")) return avx512.c_str();
+    if (!strcmp(name, "amx")) return amx.c_str();
+    if (strstr(name, "_emulated")) return avx2.c_str();
     if (!strcmp(name, "neon")) return neon.c_str();
     return "";
   }

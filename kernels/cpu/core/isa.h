@@ -13,6 +13,9 @@ const KernelTable* const* builds(int* count);
 // Why a build cannot run here; "" when it can; nullptr when there is no build of that name.
 const char* build_refused(const char* name);
 
+// Why the system gives this process no tile registers; "" when it does (from the first call on).
+const char* tiles_refused();
+
 // The fastest usable build, or the named one; nullptr if it cannot run here.
 const KernelTable* choose_build(const char* name);
 

@@ -98,7 +98,14 @@ int64_t attention_scratch_bytes(const LlmrunOp& op);
 extern const KernelTable generic_table;
 #if defined(LLMRUN_HAVE_X86)
 extern const KernelTable avx2_table;
+extern const KernelTable avxvnni_table;
 extern const KernelTable avx512_table;
+extern const KernelTable amx_table;
+#if defined(LLMRUN_HAVE_EMULATED)
+extern const KernelTable avxvnni_emulated_table;
+extern const KernelTable avx512_emulated_table;
+extern const KernelTable amx_emulated_table;
+#endif
 #endif
 #if defined(LLMRUN_HAVE_NEON)
 extern const KernelTable neon_table;

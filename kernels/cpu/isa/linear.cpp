@@ -2,7 +2,12 @@
 //
 // Every output is accumulated over k in blocks of 32, in order, in one f32 lane; rows only share weight reads. So its
 // value does not depend on the other rows, the tile it falls in or the thread (the `exact` contract).
+#include <string.h>
+
 #include "simd.h"
+#if defined(LLMRUN_BUILD_AMX)
+#include "tiles.h"
+#endif
 
 namespace llmrun::LLMRUN_BUILD {
 namespace {
@@ -302,9 +307,19 @@ void group(const uint8_t* w, const XBlock* x, int64_t blocks, float* out) {
   }
 }
 
+// Most rows of a vector tile.
+template <int PLANES>
+constexpr int vector_rows() {
+#if defined(LLMRUN_BUILD_AMX)
+  return VECTOR_ROWS;
+#else
+  return PLANES == 1 ? TILE : FINE_TILE;
+#endif
+}
+
 template <int TYPE, int PLANES>
 TileKernel tile_kernel(int rows) {
-  constexpr int most = PLANES == 1 ? TILE : FINE_TILE;
+  constexpr int most = vector_rows<PLANES>();
   switch (rows) {
     case 1: return group<TYPE, 1, PLANES>;
     case 2: return group<TYPE, 2, PLANES>;
@@ -325,37 +340,48 @@ TileKernel tile_kernel(int rows) {
   return nullptr;
 }
 
+template <int TYPE>
+struct TypeTag {
+  static constexpr int value = TYPE;
+};
+
+// call(TypeTag<T>()) with the T whose Format a quantised type has.
+template <class Call>
+auto with_type(int64_t type, Call call) {
+  switch (type) {
+    case LLMRUN_Q4_0: return call(TypeTag<LLMRUN_Q4_0>());
+    case LLMRUN_Q4_1: return call(TypeTag<LLMRUN_Q4_1>());
+    case LLMRUN_Q5_0: return call(TypeTag<LLMRUN_Q5_0>());
+    case LLMRUN_Q5_1: return call(TypeTag<LLMRUN_Q5_1>());
+    case LLMRUN_Q8_0: return call(TypeTag<LLMRUN_Q8_0>());
+    case LLMRUN_Q1_0: return call(TypeTag<LLMRUN_Q1_0>());
+    case LLMRUN_Q2_0: return call(TypeTag<LLMRUN_Q2_0>());
+    case LLMRUN_Q2_K: return call(TypeTag<LLMRUN_Q2_K>());
+    case LLMRUN_Q3_K: return call(TypeTag<LLMRUN_Q3_K>());
+    case LLMRUN_Q4_K: return call(TypeTag<LLMRUN_Q4_K>());
+    case LLMRUN_Q5_K: return call(TypeTag<LLMRUN_Q5_K>());
+    case LLMRUN_IQ1_S: return call(TypeTag<LLMRUN_IQ1_S>());
+    case LLMRUN_IQ1_M: return call(TypeTag<LLMRUN_IQ1_M>());
+    case LLMRUN_IQ2_XXS: return call(TypeTag<LLMRUN_IQ2_XXS>());
+    case LLMRUN_IQ2_XS: case LLMRUN_IQ2_S: return call(TypeTag<LLMRUN_IQ2_XS>());
+    case LLMRUN_IQ3_XXS: return call(TypeTag<LLMRUN_IQ3_XXS>());
+    case LLMRUN_IQ3_S: return call(TypeTag<LLMRUN_IQ3_S>());
+    case LLMRUN_IQ4_NL: return call(TypeTag<LLMRUN_IQ4_NL>());
+    case LLMRUN_IQ4_XS: return call(TypeTag<LLMRUN_IQ4_XS>());
+    case LLMRUN_MXFP4: return call(TypeTag<LLMRUN_MXFP4>());
+    case LLMRUN_NVFP4: return call(TypeTag<LLMRUN_NVFP4>());
+    case LLMRUN_TQ1_0: case LLMRUN_TQ2_0: return call(TypeTag<LLMRUN_TQ2_0>());
+    case LLMRUN_I4_32: return call(TypeTag<LLMRUN_I4_32>());
+    case LLMRUN_I4_128: return call(TypeTag<LLMRUN_I4_128>());
+    case LLMRUN_I8_32: return call(TypeTag<LLMRUN_I8_32>());
+    case LLMRUN_I8_128: return call(TypeTag<LLMRUN_I8_128>());
+    default: return call(TypeTag<LLMRUN_Q6_K>());
+  }
+}
+
 template <int PLANES>
 TileKernel kernel_for(int64_t type, int rows) {
-  switch (type) {
-    case LLMRUN_Q4_0: return tile_kernel<LLMRUN_Q4_0, PLANES>(rows);
-    case LLMRUN_Q4_1: return tile_kernel<LLMRUN_Q4_1, PLANES>(rows);
-    case LLMRUN_Q5_0: return tile_kernel<LLMRUN_Q5_0, PLANES>(rows);
-    case LLMRUN_Q5_1: return tile_kernel<LLMRUN_Q5_1, PLANES>(rows);
-    case LLMRUN_Q8_0: return tile_kernel<LLMRUN_Q8_0, PLANES>(rows);
-    case LLMRUN_Q1_0: return tile_kernel<LLMRUN_Q1_0, PLANES>(rows);
-    case LLMRUN_Q2_0: return tile_kernel<LLMRUN_Q2_0, PLANES>(rows);
-    case LLMRUN_Q2_K: return tile_kernel<LLMRUN_Q2_K, PLANES>(rows);
-    case LLMRUN_Q3_K: return tile_kernel<LLMRUN_Q3_K, PLANES>(rows);
-    case LLMRUN_Q4_K: return tile_kernel<LLMRUN_Q4_K, PLANES>(rows);
-    case LLMRUN_Q5_K: return tile_kernel<LLMRUN_Q5_K, PLANES>(rows);
-    case LLMRUN_IQ1_S: return tile_kernel<LLMRUN_IQ1_S, PLANES>(rows);
-    case LLMRUN_IQ1_M: return tile_kernel<LLMRUN_IQ1_M, PLANES>(rows);
-    case LLMRUN_IQ2_XXS: return tile_kernel<LLMRUN_IQ2_XXS, PLANES>(rows);
-    case LLMRUN_IQ2_XS: case LLMRUN_IQ2_S: return tile_kernel<LLMRUN_IQ2_XS, PLANES>(rows);
-    case LLMRUN_IQ3_XXS: return tile_kernel<LLMRUN_IQ3_XXS, PLANES>(rows);
-    case LLMRUN_IQ3_S: return tile_kernel<LLMRUN_IQ3_S, PLANES>(rows);
-    case LLMRUN_IQ4_NL: return tile_kernel<LLMRUN_IQ4_NL, PLANES>(rows);
-    case LLMRUN_IQ4_XS: return tile_kernel<LLMRUN_IQ4_XS, PLANES>(rows);
-    case LLMRUN_MXFP4: return tile_kernel<LLMRUN_MXFP4, PLANES>(rows);
-    case LLMRUN_NVFP4: return tile_kernel<LLMRUN_NVFP4, PLANES>(rows);
-    case LLMRUN_TQ1_0: case LLMRUN_TQ2_0: return tile_kernel<LLMRUN_TQ2_0, PLANES>(rows);
-    case LLMRUN_I4_32: return tile_kernel<LLMRUN_I4_32, PLANES>(rows);
-    case LLMRUN_I4_128: return tile_kernel<LLMRUN_I4_128, PLANES>(rows);
-    case LLMRUN_I8_32: return tile_kernel<LLMRUN_I8_32, PLANES>(rows);
-    case LLMRUN_I8_128: return tile_kernel<LLMRUN_I8_128, PLANES>(rows);
-    default: return tile_kernel<LLMRUN_Q6_K, PLANES>(rows);
-  }
+  return with_type(type, [=](auto tag) { return tile_kernel<decltype(tag)::value, PLANES>(rows); });
 }
 
 // One matrix of the op, and the rows of x this job works on.
@@ -384,12 +410,19 @@ void write_tile(const Matrix& matrix, const float* tile, int64_t row, int count,
   }
 }
 
+#if defined(LLMRUN_BUILD_AMX)
+#include "linear_tiles.h"
+#endif
+
 template <int PLANES>
 void run_quantized(const Matrix& matrix, const XBlock* x, int64_t all_rows, int64_t row, int64_t end, int64_t from,
                    int64_t to) {
   constexpr int most = PLANES == 1 ? TILE : FINE_TILE;
   const int64_t blocks = matrix.cols / BLOCK;
   alignas(64) float results[most * GROUP];
+#if defined(LLMRUN_BUILD_AMX)
+  row = run_tiles<PLANES>(matrix, x, row, end, from, to);
+#endif
   for (; row < end; row += most) {
     const int count = static_cast<int>(all_rows - row < most ? all_rows - row : most);
     const TileKernel kernel = kernel_for<PLANES>(matrix.type, count);

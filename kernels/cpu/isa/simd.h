@@ -1,10 +1,15 @@
-// The vector vocabulary of the build being compiled (LLMRUN_BUILD = generic | avx2 | avx512 | neon), and exp on it.
+// The vector vocabulary of the build being compiled (LLMRUN_BUILD: generic, avx2, avxvnni, avx512, amx, neon, and those
+// with _emulated), and exp on it.
 #pragma once
 #include "../core/kernels.h"
 
-#if defined(LLMRUN_BUILD_AVX512)
+#if defined(LLMRUN_EMULATED)
+#include "../emulate/avx512.h"
+#endif
+
+#if defined(LLMRUN_BUILD_AVX512) || defined(LLMRUN_BUILD_AMX)
 #include "simd_avx512.h"
-#elif defined(LLMRUN_BUILD_AVX2)
+#elif defined(LLMRUN_BUILD_AVX2) || defined(LLMRUN_BUILD_AVXVNNI)
 #include "simd_avx2.h"
 #elif defined(LLMRUN_BUILD_NEON)
 #include "simd_neon.h"

@@ -1,5 +1,6 @@
 // AVX2 with FMA and F16C: 8 lanes, a 16-row group is two parts. Products are u8 x s8 in 16 bit pairs; the number of
-// pairs added before widening is bounded by the quant's bits so that no sum can saturate.
+// pairs added before widening is bounded by the quant's bits so that no sum can saturate. The avxvnni build adds up
+// quads in 32 bits instead, by AVX-VNNI.
 #pragma once
 #include <immintrin.h>
 
@@ -10,7 +11,12 @@ namespace llmrun::LLMRUN_BUILD {
 constexpr int LANES = 8;
 constexpr int TILE = 4;
 constexpr int FINE_TILE = 4;
+#if defined(LLMRUN_BUILD_AVXVNNI)
+constexpr bool QUADS = true;  // four products are added in one instruction; quants stay unsigned
+#else
+constexpr bool QUADS = false;
 #define LLMRUN_WORDS  // 16-bit activations are words: fewer products than two byte planes take, and none saturates
+#endif
 constexpr int FLOAT_TILE = 6;
 constexpr int FLOAT_GROUPS = 6;
 constexpr int QUERY_TILE = 6;
@@ -134,7 +140,7 @@ OP I masked(I v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_
 OP I merge(I v, I bits, int mask) { return _mm256_or_si256(v, masked(bits, mask)); }
 
 // Quads 2J (even) and 2J+1 (odd) of 8 rows, their table applied; values of 8 bits come out signed if SIGNED.
-template <class Q, int J, bool SIGNED = true>
+template <class Q, int J, bool SIGNED = !QUADS>
 OP void quads(const uint8_t* q, I& even, I& odd) {
   const I sign = SIGNED ? _mm256_set1_epi8(-128) : _mm256_setzero_si256();
   if constexpr (Q::bits == 8) {
@@ -195,6 +201,21 @@ constexpr int fitting() {
   return Q::range <= 5 ? 4 : Q::range == 6 ? 2 : 1;
 }
 
+#if defined(LLMRUN_BUILD_AVXVNNI)
+template <class Q, int J, int T, int P>
+OP void step(const uint8_t* q, const XBlock* x, I (&)[P][T], I acc[P][T]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    I even, odd;
+    quads<Q, J>(q + 32 * p, even, odd);
+#pragma GCC unroll 8
+    for (int m = 0; m < T; ++m) {
+      acc[p][m] = _mm256_dpbusd_avx_epi32(acc[p][m], even, broadcast4(x[m].q + 8 * J));
+      acc[p][m] = _mm256_dpbusd_avx_epi32(acc[p][m], odd, broadcast4(x[m].q + 8 * J + 4));
+    }
+  }
+}
+#else
 template <class Q, int J, int T, int P>
 OP void step(const uint8_t* q, const XBlock* x, I wide[P][T], I acc[P][T]) {
   constexpr int fit = fitting<Q>();
@@ -216,10 +237,12 @@ OP void step(const uint8_t* q, const XBlock* x, I wide[P][T], I acc[P][T]) {
   }
 }
 
+#endif
+
 // Where a sum of unsigned quants starts: minus the offset of each times its activation.
 template <class Q>
 OP I start(int32_t minus) {
-  if constexpr (Q::offset == 0 || Q::range == 8) return _mm256_setzero_si256();
+  if constexpr (Q::offset == 0 || (Q::range == 8 && !QUADS)) return _mm256_setzero_si256();
   return _mm256_mullo_epi32(_mm256_set1_epi32(minus), _mm256_set1_epi32(Q::offset));
 }
 

@@ -7,8 +7,19 @@
 namespace llmrun::LLMRUN_BUILD {
 
 constexpr int LANES = 16;
-constexpr int TILE = 8;         // rows of a quantised tile
-constexpr int FINE_TILE = 8;    // the same with 16-bit activations: two byte planes a row
+#if defined(LLMRUN_EMULATED)
+constexpr int VECTOR_ROWS = 2;  // most rows of a vector tile; few, because they take the emulated builds long to compile
+#elif defined(LLMRUN_BUILD_AMX)
+constexpr int VECTOR_ROWS = 4;  // more rows go to the tile registers
+#else
+constexpr int VECTOR_ROWS = 8;
+#endif
+#if defined(LLMRUN_BUILD_AMX)
+constexpr int TILE = 16;  // rows of a quantised tile: those of a tile register (tiles.h)
+#else
+constexpr int TILE = VECTOR_ROWS;
+#endif
+constexpr int FINE_TILE = TILE;  // the same with 16-bit activations: two byte planes a row
 constexpr int FLOAT_TILE = 8;   // rows of a float tile
 constexpr int FLOAT_GROUPS = 8; // groups taken together for a single row, to hide the latency of the one chain each has
 constexpr int QUERY_TILE = 8;   // query vectors x 2 registers of keys
@@ -39,6 +50,8 @@ OP F keep_below(F v, int n) { return _mm512_maskz_mov_ps(below(n), v); }
 OP F fill_from(F v, int n, float fill) { return _mm512_mask_mov_ps(_mm512_set1_ps(fill), below(n), v); }
 OP float hsum(F v) { return _mm512_reduce_add_ps(v); }
 OP float hmax(F v) { return _mm512_reduce_max_ps(v); }
+OP I load_i(const void* p) { return _mm512_loadu_si512(p); }
+OP void store_i(void* p, I v) { _mm512_storeu_si512(p, v); }
 OP F to_float(I v) { return _mm512_cvtepi32_ps(v); }
 OP I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
 
