@@ -17,6 +17,9 @@ from strata_engine.formats.open import open_weights
 from strata_engine.models import find_model
 from strata_engine.models.load import load_model
 from strata_engine.models.ngram_constants import make_multipliers, make_offsets, make_sizes
+from strata_kernels.binding import KernelsUnavailable
+from strata_kernels.native import NativeOps
+from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.forward import Runner
 from tests.support.tiny_exp import OPTIONS, tiny_exp, write_exp
@@ -26,11 +29,9 @@ IDS = random.Random(5).choices(range(128), k=48)
 IDS[7] = IDS[8] = IDS[20] = OPTIONS["eos_token_id"]
 CHUNKINGS = {"at once": [48], "in odd chunks": [1, 17, 9, 21], "then single tokens": [40] + [1] * 8}
 NUMBERS = {
-    "as written": {},
     "blocks of four": {"indexer_budget": 8, "indexer_compress_ratio": 4},
     "two streams, larger n-grams": {"hc_count": 2, "ngram_size": 4, "ple_embed_dim": 48},
-    "table elsewhere": {"ple_layer_ids": [3], "heads_per_ngram": 4},
-    "two tables": {"ple_layer_ids": [1, 3]},
+    "two tables": {"ple_layer_ids": [1, 3], "heads_per_ngram": 4},
     "no table": {"ple_layer_ids": []},
     "silu, not renormalised": {"output_gate_type": None, "norm_topk_prob": False},
     "several ends of sequence": {"eos_token_id": [5, 2]},
@@ -48,21 +49,39 @@ def plain_logits() -> torch.Tensor:
     return oracle_logits(plain(), IDS)
 
 
+@pytest.fixture(scope="module", params=["reference", "native"])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    if request.param == "reference":
+        return ReferenceOps()
+    try:
+        return NativeOps(threads=2)
+    except KernelsUnavailable as reason:
+        pytest.skip(f"no native kernels here: {reason}")
+
+
 def error_of(runner: Runner, model, ids=IDS, chunks=None) -> float:
     wanted = plain_logits() if model is plain() and ids is IDS else oracle_logits(model, ids)
     return (runner.all_logits(ids, chunks) - wanted).abs().max().item()
 
 
 @pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
-def test_logits_equal_transformers(chunks):
+def test_logits_equal_transformers(ops, chunks):
     model = plain()
-    assert error_of(Runner(memory_source(model), ReferenceOps()), model, chunks=chunks) <= 1e-4
+    assert error_of(Runner(memory_source(model), ops), model, chunks=chunks) <= 1e-4
 
 
-@pytest.mark.parametrize("options", NUMBERS.values(), ids=NUMBERS.keys())
-def test_other_numbers_equal_transformers(options):
-    model = tiny_exp(seed=1, **options)
-    assert error_of(Runner(memory_source(model), ReferenceOps()), model, chunks=[3, 30, 15]) <= 1e-4
+@cache
+def other(name: str):
+    """A model with other numbers, and its logits."""
+    model = tiny_exp(seed=1, **NUMBERS[name])
+    return model, oracle_logits(model, IDS)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_other_numbers_equal_transformers(ops, name):
+    model, wanted = other(name)
+    found = Runner(memory_source(model), ops).all_logits(IDS, [3, 30, 15])
+    assert (found - wanted).abs().max() <= 1e-4
 
 
 def test_attending_to_all_would_be_another_model():
@@ -87,8 +106,9 @@ def test_prompts_shorter_than_an_n_gram(ids):
     assert error_of(runner, model, ids, [1] * len(ids)) <= 1e-4
 
 
-def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunk():
-    runner = Runner(memory_source(plain()), ReferenceOps())
+@pytest.mark.parametrize("storage", ["F32", "Q8_0"])
+def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunk(ops, tmp_path, storage):
+    runner = Runner(open_weights(write_exp(plain(), tmp_path / "m.gguf", storage)), ops, kv_type="f16")
     prompts = [IDS[: 5 + 9 * i] for i in range(3)]  # dense and sparse rows in one step
     alone = [runner.all_logits(p)[-1] for p in prompts]
     step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
