@@ -43,6 +43,15 @@ def test_no_registry_host_or_machine_path_is_tracked():
     assert found == []
 
 
+def test_no_conflict_of_a_merge_was_committed():
+    marks = (b"<" * 7 + b" ", b">" * 7 + b" ")
+    found = []
+    for name in tracked():
+        lines = (ROOT / name).read_bytes().splitlines()
+        found += [f"{name}:{number}" for number, line in enumerate(lines, 1) if line.startswith(marks)]
+    assert found == []
+
+
 def test_vectors_name_their_source():
     folder = ROOT / "tests" / "vectors"
     folders = {p.parent for p in folder.rglob("*") if p.is_file()}
