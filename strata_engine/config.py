@@ -40,6 +40,14 @@ def kv_token_bytes(kv_type: str, rows: int, heads: int) -> int:
     return sum(rows * _ELEMENT_BYTES[kind] + heads * (4 if kind == "int8" else 0) for kind in kv_pair(kv_type))
 
 
+def require_unscaled(kv_type: str) -> None:
+    """Raises UsageError where keys or values have scales, which block-sparse attention does not read."""
+    if "int8" in kv_pair(kv_type):
+        listed = ", ".join(name for name, kinds in KV_TYPES.items() if "int8" not in kinds)
+        text = f"block-sparse attention does not read keys and values of type {kv_type}"
+        raise UsageError(text, hint=f"--kv-type, one of: {listed}")
+
+
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "int8": 1}
 
 

@@ -129,6 +129,7 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
         "kv_bytes": priced.kv_bytes,
         "kv_token_bytes": priced.kv_token_bytes,
         "state_bytes": priced.state_bytes,
+        "disk_bytes": priced.disk_bytes,
         "workspace_bytes": priced.workspace_bytes,
         "total_bytes": priced.total_bytes,
         "context_tokens": priced.context_tokens,
@@ -188,6 +189,8 @@ def _print(app: App, report: dict[str, Any]) -> None:
         if report["state_bytes"]:
             rows.append(["recurrent states", format_bytes(report["state_bytes"]), "one for each sequence at once"])
         rows.append(["workspace", format_bytes(report["workspace_bytes"]), ""])
+        if report["disk_bytes"]:
+            rows.append(["stays on disk", format_bytes(report["disk_bytes"]), "n-gram table, not in the total"])
     note = "" if report["basis"] == "files" else "by the catalog, with a context of 8192 tokens; not downloaded"
     rows.append(["total", format_bytes(report["total_bytes"]), note])
     left = f"of {format_bytes(report['free_bytes'])} free, less {format_bytes(report['program_bytes'])} for the program"

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strata_engine.config import kv_pair
+from strata_engine.config import require_unscaled
 from strata_engine.errors import UsageError
 from strata_engine.memory.kv import KvMemory, LayerMemory, Room, Zeros
 from strata_kernels.ops import Array, KvLayer
 from strata_kernels.ops_streams import IndexLayer
-
-_TYPES = ("f16", "bf16", "f32")  # what sparse attention reads
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,7 @@ class IndexedMemory:
         if room.page_tokens % self.block_tokens:
             text = f"pages of {room.page_tokens} tokens are not whole blocks of {self.block_tokens} tokens"
             raise UsageError(text, hint=f"use a page size that {self.block_tokens} divides")
-        if kv_pair(room.kv_type) not in {(kind, kind) for kind in _TYPES}:
-            text = f"block-sparse attention does not read keys and values of type {room.kv_type}"
-            raise UsageError(text, hint=f"one of: {', '.join(_TYPES)}")
+        require_unscaled(room.kv_type)
         raw = zeros(room.pages, room.page_tokens, self.width)
         blocks = zeros(room.pages, room.page_tokens // self.block_tokens, self.width)
         return IndexedLayer(self.kv.allocate(room, zeros), IndexLayer(raw, blocks))

@@ -16,6 +16,7 @@ from typing import Any
 
 from strata_engine.errors import NotFound
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.formats.nested import flat_config
 from strata_engine.formats.open import open_weights
 from strata_engine.formats.quant.config import scheme_of
 from strata_engine.formats.quant.layout import Layout, Scheme
@@ -65,6 +66,8 @@ def planned(directory: Path) -> PlannedSource:
     found = {stem: read_json(path) for stem in _SIDE_FILES if (path := directory / f"{stem}.json").is_file()}
     if "config" not in found:
         raise NotFound(f"{directory} has no config.json")
+    if isinstance(found["config"].get("text_config"), dict):
+        found["config"] = flat_config(found["config"])
     source = PlannedSource(directory, {"generation_config": {}, "tokenizer_files": {}, **found})
     family = find_model(source)
     index = directory / INDEX_NAME

@@ -2,8 +2,9 @@
 
 weights     every matrix in the layout of its kernels, all else as stored; a tied embedding counts twice (rows to look
             up in the file, and the packed head)
-kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type, and the scales of int8
-state       what recurrent layers keep of each sequence, whatever its length
+kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type, the scales of int8, index keys
+state       what recurrent layers and n-gram tables keep of each sequence, whatever its length
+disk        n-gram tables, which stay in their files: not part of the sum
 workspace   activations of the largest step, and one row of logits for each sequence
 Error: the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
@@ -17,13 +18,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from strata_engine.config import EngineConfig, kv_pair, kv_token_bytes
+from strata_engine.config import EngineConfig, kv_pair, kv_token_bytes, require_unscaled
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import FORMATS
 from strata_engine.formats.quant.logical import HeldView
 from strata_engine.placement.mixture import ExpertUse, expert_use
 from strata_engine.placement.states import held_shape, is_draft, shared_row, state_use
+from strata_engine.placement.streams import StreamUse, disk_bytes, is_table, stream_use
 from strata_engine.units import format_bytes
 from strata_kernels.packing import packed_bytes
 
@@ -55,10 +57,11 @@ class Estimate:
     largest_context_tokens: int
     context_why: str
     state_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """All uses together."""
+        """All uses of memory together."""
         return self.weights_bytes + self.kv_bytes + self.state_bytes + self.workspace_bytes
 
     @property
@@ -80,15 +83,22 @@ class _Shape:
     elements: int
     slot_bytes: int  # of a sequence in recurrent layers
     state_row: int  # floats of a row in such a layer
+    streams: StreamUse
 
 
 def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
-    """Price `config` for a checkpoint. Raises UsageError when its tensors tell no shape or the KV type is unknown."""
+    """Price `config` for a checkpoint.
+
+    Raises UsageError when its tensors tell no shape, the KV type is unknown or not one that its attention reads.
+    """
     scaled = "int8" in kv_pair(config.kv_type)
     shape = _shape(HeldView(source, _requantiser(config.quantize_rest)), packed=config.kernels != "reference")
+    if shape.streams.indexed:
+        require_unscaled(config.kv_type)
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
     rows = shape.kv_rows // 2
     token = kv_token_bytes(config.kv_type, rows, rows // _head_width(source) if scaled else 0)
+    token += shape.streams.token_bytes
     workspace = _workspace_bytes(shape, config)
     states = config.max_sequences * shape.slot_bytes
     room = max(0, free_bytes - weights - workspace - states)
@@ -107,6 +117,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
         largest_context_tokens=largest,
         context_why=why,
         state_bytes=states,
+        disk_bytes=disk_bytes(source),
     )
 
 
@@ -170,12 +181,12 @@ def _workspace_bytes(shape: _Shape, config: EngineConfig) -> int:
     rows = max(config.batch_rows, config.max_sequences)
     attention = shape.width + 2 * shape.query_rows + 2 * shape.width
     inner = shape.width + max(2 * shape.inner, shape.expert_row, shape.state_row)
-    row = 4 * (shape.width + max(attention, inner))
+    row = 4 * (shape.width + max(attention, inner) + shape.streams.row)
     return rows * row + 4 * config.max_sequences * (shape.vocab + shape.width)
 
 
 def _shape(source: WeightSource, packed: bool) -> _Shape:
-    tensors = {name: meta for name, meta in source.tensors().items() if not is_draft(source, name)}
+    tensors = {name: meta for name, meta in source.tensors().items() if not (is_draft(source, name) or is_table(name))}
     embed = next((tensors[n] for n in _EMBED if n in tensors), None)
     kv_rows = sum(meta.shape[0] for meta in _matching(tensors, _KEY_VALUE))
     where = source.paths[0] if source.paths else source.kind
@@ -184,7 +195,7 @@ def _shape(source: WeightSource, packed: bool) -> _Shape:
     head = _matrix_bytes(embed) if packed else embed.nbytes
     held = sum(_held_bytes(n, m) if packed and m is not embed else m.nbytes for n, m in tensors.items())
     tied = not any(name in tensors for name in _HEAD)
-    use, states = expert_use(source), state_use(source)
+    use, states, streams = expert_use(source), state_use(source), stream_use(source, embed.shape[1])
     return _Shape(
         vocab=embed.shape[0],
         width=embed.shape[1],
@@ -195,8 +206,9 @@ def _shape(source: WeightSource, packed: bool) -> _Shape:
         train_context_tokens=_train_context(source),
         weights_bytes=held + (head if tied else 0),
         elements=sum(math.prod(meta.shape) for meta in tensors.values()),
-        slot_bytes=states.slot_bytes,
+        slot_bytes=states.slot_bytes + streams.slot_bytes,
         state_row=states.row,
+        streams=streams,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from strata_engine.formats.base import WeightSource
+from strata_engine.placement.streams import disk_bytes, is_table
 
 _EXPERT = re.compile(r"blk\.\d+\.ffn_\w+_exps\.\w+|(.+\.)?layers\.\d+\.mlp\.experts\..+")
 
@@ -45,7 +46,7 @@ def products_read(source: WeightSource, without: Collection[str]) -> int:
     """Multiplications a prompt token needs: elements of all matrices but those named, of experts those used."""
     use, total = expert_use(source), 0
     for name, meta in source.tensors().items():
-        if len(meta.shape) < 2 or name in without:
+        if len(meta.shape) < 2 or name in without or is_table(name):
             continue
         count = prod(meta.shape)
         total += count * min(use.used, use.count) // use.count if use and _EXPERT.fullmatch(name) else count
@@ -53,8 +54,8 @@ def products_read(source: WeightSource, without: Collection[str]) -> int:
 
 
 def bytes_read(source: WeightSource) -> int:
-    """Stored bytes of weights that one token needs: all of them, but of the experts only those that work on it."""
-    stored, use = sum(meta.nbytes for meta in source.tensors().values()), expert_use(source)
+    """Stored bytes of weights that one token needs: all in memory, but of the experts only those that work on it."""
+    stored, use = sum(meta.nbytes for meta in source.tensors().values()) - disk_bytes(source), expert_use(source)
     if use is None:
         return stored
     experts = expert_bytes(source)

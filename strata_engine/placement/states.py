@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.placement.streams import is_conv
 
 _CONV = re.compile(r"(blk\.\d+\.ssm_conv1d\.weight|(?:.+\.)?layers\.\d+\.linear_attn\.conv1d\.weight)")
 _NORM = re.compile(r"blk\.\d+\.ssm_norm\.weight|(?:.+\.)?layers\.\d+\.linear_attn\.norm\.weight")
@@ -60,7 +61,7 @@ def shared_row(source: WeightSource) -> int:
 
 def held_shape(name: str, meta: TensorMeta) -> tuple[int, ...]:
     """The shape in which a tensor is held: convolutions are plain vectors, the router of a shared expert is a row."""
-    if _CONV.fullmatch(name):
+    if _CONV.fullmatch(name) or is_conv(name):
         elements = 1
         for size in meta.shape:
             elements *= size

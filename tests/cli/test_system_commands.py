@@ -101,6 +101,12 @@ def test_fit_and_show_work_from_a_config_alone(env, tmp_path):
     assert sum(tensor["size"] for tensor in shown) == 2 * 134515008
 
 
+def test_fit_names_apart_what_stays_on_disk(env, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3.8-flash-next", "bf16")))
+    done = run(["fit", str(tmp_path), "--margin", "100TiB"], env)
+    assert done.code == 7 and "stays on disk" in done.out and "102 GB" in done.out
+
+
 @pytest.mark.parametrize(
     ("args", "code"), [(["no-such-model"], 3), (["smollm2", "--margin", "much"], 2), (["smollm2", "--ctx", "x"], 2)]
 )

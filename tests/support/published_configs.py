@@ -47,6 +47,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512, "layer_types": _kinds(40),
     },
+    "qwen3.8-flash-next": {
+        **_QWEN35, "architectures": ["Qwen4ExpForCausalLM"], "model_type": "qwen4_exp_text", "hidden_size": 2560,
+        "num_hidden_layers": 48, "num_attention_heads": 24, "num_key_value_heads": 2, "linear_num_value_heads": 48,
+        "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 640,
+        "shared_expert_intermediate_size": 640, "output_gate_type": "sigmoid", "eos_token_id": 248044,
+        "layer_types": _kinds(48), "hc_count": 4, "hc_lowrank": 320, "ple_layer_ids": [2], "ple_embed_dim": 2560,
+        "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 8, "ngram_vocab_size_base": 20000000,
+        "make_ngram_vocab_size_divisible_by": 128, "seed": 1234, "split_ngram_parts": 128, "indexer_n_heads": 4,
+        "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048, "indexer_compress_ratio": 4,
+    },
 }  # fmt: skip
 
 QUANTISED: dict[str, dict[str, Any]] = {
