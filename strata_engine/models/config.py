@@ -102,7 +102,7 @@ def read_config(source: WeightSource, architecture: str, traits: Traits) -> Mode
     else:
         config = _from_hf(Fields(source.metadata().get("config") or {}, where), architecture, traits)
         # configs name draft blocks that a checkpoint may lack, and the other way round
-        drafts = any(name.startswith("mtp.fc.") for name in source.tensors())
+        drafts = any(name.startswith(("mtp.fc.", "mtp.fc_embedding.")) for name in source.tensors())
         config = replace(config, draft_layers=max(1, config.draft_layers) if drafts else 0)
     _check(config, where)
     return config

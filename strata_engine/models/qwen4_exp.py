@@ -25,7 +25,7 @@ from strata_engine.models.qsa import SparseAttention, make_sparse, sparse_memory
 from strata_engine.models.qwen3_moe import SharedExpert, make_experts, make_shared
 from strata_engine.models.rotary import make_rotary
 from strata_engine.models.streams import StreamReader, make_reader, reader_tensors, repeat_rows
-from strata_kernels.ops import Array, Experts, Ops, Weight
+from strata_kernels.ops import Array, Experts, Ops, Rows, Weight
 
 _CENTRED = ("hc1_norm", "hc2_norm", "mix_norm", "q_norm", "k_norm", "index_q_norm", "index_k_norm")
 _CENTRED_TABLE = ("ple_norm_key", "ple_norm_query", "ple_norm_conv")
@@ -63,15 +63,15 @@ class StreamLayer:
     before_experts: StreamReader
     experts: StreamMixture
 
-    def mix(self, x: Array, cache: object, batch: Batch, ops: Ops) -> None:
+    def mix(self, x: Array, cache: object, ids: Array, rows: Rows, ops: Ops) -> None:
         """x [R, S, W] += its n-grams, then the mixer's result."""
         own = cache
         if self.ngrams is not None:
-            self.ngrams.add_to(x, batch.ids, cache, batch.rows, ops)  # type: ignore[arg-type]
+            self.ngrams.add_to(x, ids, cache, rows, ops)  # type: ignore[arg-type]
             own = cache.inner  # type: ignore[attr-defined]
         with ops.scope():
             mixed, weights = self.before_mixer.read(x, ops)
-            values = self.mixer.mix(mixed, own, batch.rows, ops)  # type: ignore[arg-type]
+            values = self.mixer.mix(mixed, own, rows, ops)  # type: ignore[arg-type]
             (result,) = apply_linears(values, (self.mixer.out,), ops)
             _inject(result, weights, x, ops)
 
@@ -122,24 +122,30 @@ class Qwen4Exp:
     @classmethod
     def wanted(cls, config: ModelConfig, source: WeightSource) -> list[Wanted]:
         """Every tensor, in the order of use."""
-        exp = _exp(config)
+        exp = exp_of(config)
         found = [Wanted("embed", (config.vocab_size, config.width), "table")]
         for layer in range(config.layers):
-            found += _layer_tensors(config, exp, layer, source)
+            found += layer_tensors(config, exp, layer, source)
         found += reader_tensors("mix_", exp.streams, config.width, exp.low_rank, inject=False)
         found.append(Wanted("embed" if config.tied else "head", (config.vocab_size, config.width), "matrix"))
-        return [_spelled(want) if source.kind == "safetensors" else want for want in found]
+        return [spelled(want) if source.kind == "safetensors" else want for want in found]
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> None:
         self.config = config
-        self._exp = _exp(config)
+        self._exp = exp_of(config)
         self._table = weights["embed.table"]
         self._head = Linear(weights["embed" if config.tied else "head"])
         self._rotary = make_rotary(config.rope)
-        self._layers = [self._layer(n, weights, vectors) for n in range(config.layers)]
+        self._layers = [self.layer(n, weights, vectors) for n in range(config.layers)]
         self._last = make_reader("mix_", self._exp.streams, config.norm_eps, weights, vectors)
 
-    def _layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> StreamLayer:
+    @property
+    def ends(self) -> tuple[Weight, Weight]:
+        """The table of embeddings and the head's matrix, which a draft head shares."""
+        return self._table, self._head.weight
+
+    def layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> StreamLayer:
+        """A layer from the loaded tensors; one beyond the last is that of a draft head."""
         config, exp, mixture, delta = self.config, self._exp, self.config.mixture, self.config.delta
         assert mixture is not None and delta is not None, "configure checks it"
         eps, table = config.norm_eps, exp.table(n)
@@ -174,7 +180,7 @@ class Qwen4Exp:
         x = repeat_rows(embedded, streams, ops)
         last = len(self._layers) - 1
         for n, (layer, cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
-            layer.mix(x, cache, batch, ops)
+            layer.mix(x, cache, batch.ids, batch.rows, ops)
             if n == last:  # nobody reads what follows for the other rows
                 x = pick_rows(x.reshape(batch.count, -1), batch, ops).reshape(-1, streams, width)
             layer.think(x, ops)
@@ -188,12 +194,13 @@ class Qwen4Exp:
             ops.linear(mixed, [self._head.weight], [out])
 
 
-def _exp(config: ModelConfig) -> ExpConfig:
+def exp_of(config: ModelConfig) -> ExpConfig:
+    """The numbers of this family, which `configure` sets."""
     assert config.exp is not None, "configure sets it"
     return config.exp
 
 
-def _layer_tensors(config: ModelConfig, exp: ExpConfig, n: int, source: WeightSource) -> list[Wanted]:
+def layer_tensors(config: ModelConfig, exp: ExpConfig, n: int, source: WeightSource) -> list[Wanted]:
     """The tensors of one layer, in the order of use."""
     delta, mixture, table = config.delta, config.mixture, exp.table(n)
     assert delta is not None and mixture is not None, "configure checks it"
@@ -209,7 +216,7 @@ def _layer_tensors(config: ModelConfig, exp: ExpConfig, n: int, source: WeightSo
     return found + mixture_tensors(n, mixture, config.width, source)
 
 
-def _spelled(want: Wanted) -> Wanted:
+def spelled(want: Wanted) -> Wanted:
     """With the 1 that checkpoints leave out of their norms."""
     name = want.name.rpartition(".")[2]
     return replace(want, change="plus one") if name in (*_CENTRED, *_CENTRED_TABLE) else want

@@ -13,8 +13,12 @@ from strata_engine.formats.base import TensorMeta, WeightSource
 
 _TABLE = re.compile(r"per_layer_token_embd\.weight|(?:.+\.)?layers\.\d+\.ple\.ple_embedding\.ngram_embedding\..+")
 _CONV = re.compile(r"blk\.\d+\.ple_conv1d\.weight|(?:.+\.)?layers\.\d+\.ple\.conv1d\.weight")
-_INDEX_KEY = re.compile(r"blk\.\d+\.indexer\.k_norm\.weight|(?:.+\.)?self_attn\.indexer\.k_layernorm\.weight")
-_INDEX_QUERY = re.compile(r"blk\.\d+\.indexer\.q_proj\.weight|(?:.+\.)?self_attn\.indexer\.index_qk_proj\.weight")
+_INDEX_KEY = re.compile(
+    r"blk\.\d+\.indexer\.k_norm\.weight|model\.layers\.\d+\.self_attn\.indexer\.k_layernorm\.weight"
+)
+_INDEX_QUERY = re.compile(
+    r"blk\.\d+\.indexer\.q_proj\.weight|model\.layers\.\d+\.self_attn\.indexer\.index_qk_proj\.weight"
+)
 _NORM = re.compile(r"blk\.\d+\.hc_attn_norm\.weight|(?:.+\.)?layers\.\d+\.attn_hyper_connection\.hc_norm\.weight")
 
 
