@@ -21,7 +21,7 @@ import typer
 from strata_cli.app import App
 from strata_cli.keys import KEYS
 from strata_cli.settings import Settings
-from strata_engine.config import EngineConfig, SamplingParams, kv_named
+from strata_engine.config import NO_PROJECTOR, EngineConfig, SamplingParams, kv_named
 from strata_engine.errors import NotFound, UsageError
 from strata_engine.paths import expand
 
@@ -63,6 +63,10 @@ class LoadFlags:
     kernels: Annotated[str | None, _key("kernels")] = None
     mode: Annotated[str | None, _key("mode")] = None
     quantize_rest: Annotated[str | None, _key("quantize_rest")] = None
+    mmproj: Annotated[
+        str | None,
+        typer.Option("--mmproj", metavar="FILE", help="Image projector of a GGUF model, or none: no images"),
+    ] = None
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help=_help("mmap"))] = None
     chat_template: Annotated[
         str | None, typer.Option("--chat-template", metavar="FILE", help="Chat template in place of the model's own")
@@ -138,6 +142,8 @@ def to_engine_config(app: App, load: LoadFlags) -> EngineConfig:
     config = load_settings_of(app, load).engine_config()
     if load.ctk or load.ctv:
         config = dataclasses.replace(config, kv_type=kv_named(load.ctk, load.ctv, config.kv_type))
+    if load.mmproj is not None:
+        config = dataclasses.replace(config, projector=_projector(load.mmproj))
     if load.chat_template is None:
         return config
     return dataclasses.replace(config, chat_template=_template_text(load.chat_template))
@@ -154,6 +160,15 @@ def to_sampling(app: App, sampling: SamplingFlags, model: SamplingParams | None 
         logit_bias=(*params.logit_bias, *(_bias(text) for text in sampling.logit_bias or ())),
         logprobs=params.logprobs if sampling.logprobs is None else sampling.logprobs,
     )
+
+
+def _projector(name: str) -> str:
+    if name == NO_PROJECTOR:
+        return name
+    path = expand(name)
+    if not path.is_file():
+        raise NotFound(f"--mmproj: no such file: {name}", "the path of a model's mmproj-*.gguf, or none")
+    return str(path.absolute())
 
 
 def _template_text(name: str) -> str:

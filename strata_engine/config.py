@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from strata_engine.errors import UsageError
 
+NO_PROJECTOR = "none"
+
 # name -> type of keys, type of values
 KV_TYPES = {
     "f16": ("f16", "f16"),
@@ -64,6 +66,7 @@ class EngineConfig:
     max_queue        waiting sequences before QueueFull
     batch_rows       most rows in one forward (prefill chunk)
     page_tokens      tokens in one KV page
+    projector        file of the image projector; None = the one beside the weights, if any; NO_PROJECTOR = none
     quantize_rest    none | int8 | int4: what matrices become that a checkpoint left in floats
     """
 
@@ -79,6 +82,7 @@ class EngineConfig:
     quantize_rest: str = "none"
     device: str = "auto"
     mmap: bool = True
+    projector: str | None = None
     chat_template: str | None = None  # template text that replaces the file's own
     defaults: dict[str, float | int | bool | str] = field(default_factory=dict)  # catalog sampling defaults
 

@@ -51,6 +51,8 @@ def serve(
     options = options_of(app, place, access, requests)
     config = replace(to_engine_config(app, load), max_queue=requests.max_queue)
     named = named_models(models or [], alias or [])
+    if load.mmproj not in (None, "none") and len(named) != 1:
+        raise UsageError(f"--mmproj goes with one model, {len(named)} are named", "name one model, or leave it out")
     tls = place.tls
     listener, record = _bind(app, place)
     try:

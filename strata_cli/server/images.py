@@ -24,6 +24,8 @@ MOST_BYTES = 32 << 20
 MOST_SECONDS = 15.0
 _MOST_HOPS = 3
 _LINKS = ("http", "https")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # NAT64: leads to the IPv4 address in its last 32 bits
 
 Lookup = Callable[[str, int], Iterable[str]]  # host, port -> addresses
 
@@ -99,10 +101,22 @@ def _with_data(part: Part, where: str, allowed: bool) -> Part:
 def public_addresses(host: str, port: int) -> list[str]:
     """Addresses of a host. Raises OSError when it has none, ValueError when one of them is not public."""
     found = list(dict.fromkeys(str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
-    inside = [address for address in found if not ipaddress.ip_address(address.partition("%")[0]).is_global]
-    if inside or not found:
+    if not found or not all(map(is_public, found)):
         raise ValueError(f"{host} is not a public address")
     return found
+
+
+def is_public(address: str) -> bool:
+    """Does an IP address belong to the open internet? Addresses that carry an IPv4 one are judged by that."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if (inner := ip.ipv4_mapped or ip.sixtofour) is not None:
+            ip = inner
+        elif ip in _TRANSLATED:
+            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        elif ip not in _UNICAST:
+            return False
+    return ip.is_global and not ip.is_multicast
 
 
 def fetch(link: str, where: str, lookup: Lookup = public_addresses) -> tuple[bytes, str]:
@@ -131,15 +145,15 @@ def _get(client: Any, link: str, deadline: float, lookup: Lookup) -> tuple[bytes
     address = next(iter(lookup(parts.hostname, port)))
     target = parts._replace(netloc=f"[{address}]:{port}" if ":" in address else f"{address}:{port}", fragment="")
     host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
-    with client.stream(
-        "GET", target.geturl(), headers={"Host": host}, extensions={"sni_hostname": parts.hostname}
-    ) as answer:
+    # unpacked bytes only: a few that unpack to gigabytes must not get past the limit
+    headers = {"Host": host, "Accept-Encoding": "identity"}
+    with client.stream("GET", target.geturl(), headers=headers, extensions={"sni_hostname": parts.hostname}) as answer:
         if answer.is_redirect:
             return answer.headers.get("location", "")
         if not answer.is_success:
             raise ValueError(f"status {answer.status_code}")
         found = bytearray()
-        for chunk in answer.iter_bytes():
+        for chunk in answer.iter_raw():
             found += chunk
             if len(found) > MOST_BYTES:
                 raise ValueError(f"more than {format_bytes(MOST_BYTES)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
+from strata_engine.formats.open import open_weights
 
 ARCHITECTURE = "clip"  # how projector files call themselves, whatever they hold
 
@@ -17,7 +18,7 @@ class ProjectedSource:
 
     def __init__(self, decoder: WeightSource, projector: WeightSource) -> None:
         self._decoder, self._projector = decoder, projector
-        self.kind = decoder.kind
+        self.kind, self.projector_path = decoder.kind, projector.paths[0] if projector.paths else None
         self.paths: tuple[Path, ...] = (*decoder.paths, *projector.paths)
         keys = {key: value for key, value in projector.metadata().items() if key.startswith("clip.")}
         self._metadata = {**keys, **decoder.metadata()}
@@ -39,6 +40,23 @@ class ProjectedSource:
         """Close both."""
         self._decoder.close()
         self._projector.close()
+
+
+def projector_of(source: WeightSource) -> Path | None:
+    """The file of the image projector that was opened with a model."""
+    return source.projector_path if isinstance(source, ProjectedSource) else None
+
+
+def open_with_projector(paths: Path | Sequence[Path], projectors: Sequence[Path]) -> WeightSource:
+    """A model's weights with the first of its image projectors, if any. Raises as open_weights and with_projector."""
+    source = open_weights(paths)
+    if not projectors:
+        return source
+    try:
+        return with_projector(source, open_weights(projectors[0]))
+    except BaseException:
+        source.close()
+        raise
 
 
 def with_projector(decoder: WeightSource, projector: WeightSource) -> WeightSource:

@@ -100,7 +100,9 @@ def _vision(kind: type[Model], config: ModelConfig, source: WeightSource) -> Vis
     if vision is not None and vision.out_width != config.width:
         where = source.paths[0] if source.paths else source.kind
         text = f"{where}: image features have a width of {vision.out_width}, the decoder one of {config.width}"
-        raise CorruptFile(text, hint="is it the projector of another model?")
+        raise CorruptFile(
+            text, hint="is it the projector of another model? --mmproj names one; --mmproj none goes without"
+        )
     if vision is not None and len(vision.deepstack) >= config.layers:
         raise CorruptFile(f"the image tower feeds {len(vision.deepstack)} layers of a decoder of {config.layers}")
     return vision

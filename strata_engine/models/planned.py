@@ -18,6 +18,7 @@ from strata_engine.errors import NotFound
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.nested import flat_config
 from strata_engine.formats.open import open_weights
+from strata_engine.formats.projector import open_with_projector
 from strata_engine.formats.quant.config import scheme_of
 from strata_engine.formats.quant.layout import Layout, Scheme
 from strata_engine.formats.safetensors import INDEX_NAME, read_index, read_json
@@ -86,7 +87,10 @@ def open_or_plan(files: ModelFiles) -> WeightSource:
     """The weights of a model, or what its config says of them where there are none. Raises as both ways do."""
     if files.directory is not None and not files.role("weights") and config_only(str(files.directory)):
         return planned(files.directory)
-    return open_weights(files.directory or [file.path for file in files.role("weights")])
+    if files.directory is not None:
+        return open_weights(files.directory)
+    weights, projectors = ([file.path for file in files.role(role)] for role in ("weights", "mmproj"))
+    return open_with_projector(weights, projectors)
 
 
 def _dtype(config: Mapping[str, Any]) -> str:

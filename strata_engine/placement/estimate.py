@@ -5,7 +5,8 @@ weights     every matrix in the layout of its kernels, all else as stored; a tie
 kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type, the scales of int8, index keys
 state       what recurrent layers and n-gram tables keep of each sequence, whatever its length
 disk        n-gram tables, which stay in their files: not part of the sum
-workspace   activations of the largest step, and one row of logits for each sequence
+workspace   activations of the largest step, one row of logits for each sequence, and what an image tower takes for the
+            largest image that the context has room for
 Error: the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
 them. The plain torch operations need 4 more bytes a weight, counted when asked for.
@@ -24,6 +25,7 @@ from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import FORMATS
 from strata_engine.formats.quant.logical import HeldView
 from strata_engine.placement.mixture import ExpertUse, expert_use
+from strata_engine.placement.sight import is_sight_table, sight_bytes
 from strata_engine.placement.states import held_shape, is_draft, shared_row, state_use
 from strata_engine.placement.streams import StreamUse, disk_bytes, is_table, stream_use
 from strata_engine.units import format_bytes
@@ -99,7 +101,8 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     rows = shape.kv_rows // 2
     token = kv_token_bytes(config.kv_type, rows, rows // _head_width(source) if scaled else 0)
     token += shape.streams.token_bytes
-    workspace = _workspace_bytes(shape, config)
+    looked = sight_bytes(source, config.context_tokens or shape.train_context_tokens)
+    workspace = _workspace_bytes(shape, config) + looked
     states = config.max_sequences * shape.slot_bytes
     room = max(0, free_bytes - weights - workspace - states)
     largest = min(shape.train_context_tokens, _whole_pages(room // token, config))
@@ -221,7 +224,7 @@ def _expert_row(use: ExpertUse | None, width: int) -> int:
 
 
 def _held_bytes(name: str, meta: TensorMeta) -> int:
-    return _matrix_bytes(replace(meta, shape=held_shape(name, meta)))
+    return meta.nbytes if is_sight_table(name) else _matrix_bytes(replace(meta, shape=held_shape(name, meta)))
 
 
 def _matrix_bytes(meta: TensorMeta) -> int:

@@ -13,6 +13,7 @@ from strata_engine.errors import CorruptFile, NotFound, UsageError
 from strata_engine.paths import expand
 from strata_engine.registry.files import LocalFile, ModelFiles
 from strata_engine.registry.roles import odd_shard, ordered, role_of, shard_of
+from strata_engine.registry.selection import projector_for
 
 _INDEX = "model.safetensors.index.json"
 
@@ -30,7 +31,7 @@ def local_model(path_text: str, name: str = "") -> ModelFiles:
         files, directory = _directory(path)
         shown = path.name
     elif stat.S_ISREG(mode):
-        files, directory = _single(path), None
+        files, directory = (*_single(path), *_projector_beside(path)), None
         shard = shard_of(path.name)
         shown = shard.stem if shard else path.stem
     else:
@@ -61,6 +62,15 @@ def _single(path: Path) -> tuple[LocalFile, ...]:
         return (_file(path, "weights"),)
     names = [shard.name(i) for i in range(1, shard.count + 1)]
     return tuple(_file(p, "weights") for p in _all_present(path.parent, names))
+
+
+def _projector_beside(path: Path) -> tuple[LocalFile, ...]:
+    """The image projector in a GGUF file's folder that is its own by name, or by being the only model's there."""
+    if role_of(path.name) != "weights" or not path.name.lower().endswith(".gguf"):
+        return ()
+    names = [p.name for p in path.parent.glob("*.[gG][gG][uU][fF]") if p.is_file()]
+    found = projector_for(path.name, names)
+    return (_file(path.parent / found, "mmproj"),) if found else ()
 
 
 def _all_present(folder: Path, names: list[str]) -> list[Path]:
@@ -109,8 +119,9 @@ def _gguf_directory(path: Path, names: list[str]) -> tuple[LocalFile, ...]:
     sets = {s.stem if (s := shard_of(n)) else n for n in weights}
     if len(sets) != 1:
         raise UsageError(f"{path} holds {len(sets)} models: {', '.join(sorted(sets)[:5])}", "name one of the files")
-    others = [n for n in names if n not in weights]
-    return (*_single(path / weights[0]), *(_file(path / n, role_of(n)) for n in others))
+    others = [n for n in names if role_of(n) not in ("weights", "mmproj")]
+    single = path / weights[0]
+    return (*_single(single), *_projector_beside(single), *(_file(path / n, role_of(n)) for n in others))
 
 
 def _file(path: Path, role: str) -> LocalFile:

@@ -116,5 +116,30 @@ def add_mmproj(chosen: list[CatalogFile], files: Sequence[CatalogFile]) -> list[
     found = [f for f in files if role_of(f.name) == "mmproj"]
     if not found or any(f.path == o.path for f in found for o in chosen):
         return chosen
-    best = min(found, key=lambda f: ({"F16": 0, "BF16": 1}.get(quant_of(f.path), 2), f.path))
+    best = min(found, key=lambda f: _closest(f.path))
     return [*chosen, CatalogFile(best.path, "mmproj", best.size, best.sha256)]
+
+
+def projector_for(model: str, names: Sequence[str]) -> str:
+    """The image projector among the file names of a model's folder, 16 bit where there is a choice; "" for none.
+
+    Where the folder holds other models too, a projector must begin with the model's name, but for its quant.
+    """
+    found = [n for n in names if role_of(n) == "mmproj"]
+    alone = len({_plain_name(n) for n in names if role_of(n) == "weights"}) == 1
+    if not alone:
+        found = [n for n in found if (own := _plain_name(n)) and _plain_name(model).startswith(own)]
+        longest = max((len(_plain_name(n)) for n in found), default=0)
+        found = [n for n in found if len(_plain_name(n)) == longest]
+    return min(found, key=_closest, default="")
+
+
+def _closest(path: str) -> tuple[int, str]:
+    return {"F16": 0, "BF16": 1}.get(quant_of(path), 2), path
+
+
+def _plain_name(name: str) -> str:
+    """A file name without ending, shard number, quant and the word mmproj, in lower case."""
+    shard = shard_of(name)
+    stem = (shard.stem if shard else name.rsplit(".", 1)[0]).lower().replace("mmproj", "")
+    return re.sub(r"[^a-z0-9]", "", _QUANT.sub("", stem))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from strata_backends.base import Backend, Choice, ChosenOps, DeviceInfo, Profile
-from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.config import NO_PROJECTOR, EngineConfig, SamplingParams
 from strata_engine.core.batch import BatchLimits
 from strata_engine.errors import DeviceError, NotFound, UsageError
 from strata_engine.events import Notice
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.open import open_weights
-from strata_engine.formats.projector import with_projector
+from strata_engine.formats.projector import open_with_projector, projector_of
 from strata_engine.memory.memory import Memory
 from strata_engine.models.config import special_ids
 from strata_engine.models.load import Loaded, Progress, load_model
@@ -54,7 +54,7 @@ class Opened:
 def open_parts(files: ModelFiles, config: EngineConfig, backend: Backend, progress: Progress | None = None) -> Opened:
     """Open, price, load. Raises CorruptFile, UsageError, OutOfMemory, DeviceError, NotFound."""
     check_config(config)
-    source = open_files(files)
+    source = open_files(files, config.projector)
     try:
         return _open(files, config, backend, source, progress)
     except BaseException:
@@ -80,24 +80,21 @@ def check_config(config: EngineConfig) -> None:
         raise UsageError(f"max_queue {config.max_queue} and threads {config.threads} must not be negative")
 
 
-def open_files(files: ModelFiles) -> WeightSource:
+def open_files(files: ModelFiles, projector: str | None = None) -> WeightSource:
     """The weights of a model: its directory, or its weight files in order and its image projector.
 
-    Raises CorruptFile, NotFound, UsageError.
+    `projector` as in EngineConfig. Raises CorruptFile, NotFound, UsageError.
     """
     if files.directory is not None:
+        if projector not in (None, NO_PROJECTOR):
+            raise UsageError(f"{projector}: an image projector goes with a GGUF model, not with safetensors files")
         return open_weights(files.directory)
     weights = [file.path for file in files.role("weights")]
     if not weights:
         raise NotFound(f"{files.name} has no weight files", hint=f"pull it again: llmrun pull {files.reference}")
-    source, projectors = open_weights(weights), files.role("mmproj")
-    if not projectors:
-        return source
-    try:
-        return with_projector(source, open_weights(projectors[0].path))
-    except BaseException:
-        source.close()
-        raise
+    own = [file.path for file in files.role("mmproj")]
+    asked = [] if projector == NO_PROJECTOR else [Path(projector)] if projector else own
+    return open_with_projector(weights, asked)
 
 
 def _open(
@@ -106,6 +103,9 @@ def _open(
     notes: list[Choice] = []
     info = backend.info()
     config, priced = _price(source, config, files, info, notes)
+    if (seen_through := projector_of(source)) is not None:
+        why = "asked for" if config.projector else "beside the model's weights"
+        notes.append(Choice("image projector", seen_through.name, why))
     chosen = _ops(backend, config, notes)
     # packing leaves the interpreter's lock, building a vocabulary holds it: side by side they take the longer time
     with ThreadPoolExecutor(1, "text rules") as beside:

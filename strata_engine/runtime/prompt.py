@@ -45,12 +45,13 @@ def make_prompt(
 ) -> Prompt:
     """`eye`: of a model that sees.
 
-    Raises RequestRefused; ContextExceeded only for a text that is hopelessly long, before it is tokenised.
+    Raises RequestRefused; ContextExceeded only for what costs much to make ready: a text that is hopelessly long
+    (before it is tokenised), images with too many tokens (before their pixels are read).
     """
     eos, vocab_size = limits.eos, limits.vocab_size
     _refuse_hopeless(request, rules.tokenizer, limits.context_tokens)
     if isinstance(request, ChatRequest):
-        return _chat_prompt(request, rules, eos, eye)
+        return _chat_prompt(request, rules, limits, eye)
     ids = _raw_ids(request, rules.tokenizer)
     wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
     if wrong is not None:
@@ -79,7 +80,7 @@ def _refuse_hopeless(request: ChatRequest | TokenRequest, tokenizer: Tokenizer |
         )
 
 
-def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int], eye: Eye | None) -> Prompt:
+def _chat_prompt(request: ChatRequest, rules: TextRules, limits: Limits, eye: Eye | None) -> Prompt:
     images = [part for message in request.messages for part in message.parts if part.kind == "image"]
     if images and eye is None:
         raise RequestRefused("the request holds an image, and this model has no vision", hint="send text only")
@@ -94,8 +95,10 @@ def _chat_prompt(request: ChatRequest, rules: TextRules, eos: frozenset[int], ey
     rendered = rules.chat.render(request)
     if not rendered.ids:
         raise RequestRefused("the conversation renders to an empty prompt")
-    ids, pictures = eye.place(rendered.ids, images) if eye and images else (rendered.ids, None)
-    return Prompt(tuple(ids), rendered.stop_ids | eos, rendered.state, rendered.notices, pictures)
+    ids, pictures = rendered.ids, None
+    if eye and images:
+        ids, pictures = eye.place(rendered.ids, images, limits.context_tokens)
+    return Prompt(tuple(ids), rendered.stop_ids | limits.eos, rendered.state, rendered.notices, pictures)
 
 
 def _raw_ids(request: TokenRequest, tokenizer: Tokenizer | None) -> Sequence[int]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from strata_engine.chat import Part
 from strata_engine.core.pictures import Picture, Pictures, Sight
-from strata_engine.errors import RequestRefused
-from strata_engine.models.vision.patches import see_image
+from strata_engine.errors import ContextExceeded, RequestRefused
+from strata_engine.models.vision.patches import count_tokens, see_image
 from strata_engine.models.vision.tower import Tower
 from strata_engine.text.base import Tokenizer
 from strata_engine.text.images import PAD
@@ -45,14 +45,16 @@ class Eye:
         """Elements of a token's features."""
         return self._tower.config.feature_width
 
-    def place(self, ids: Sequence[int], parts: Sequence[Part]) -> tuple[list[int], Pictures]:
+    def place(self, ids: Sequence[int], parts: Sequence[Part], context_tokens: int) -> tuple[list[int], Pictures]:
         """Ids with one image token for each feature in place of one for each image, and the images.
 
-        Raises RequestRefused: an image that cannot be read, or ids with another number of images (a bug of a template).
+        Raises RequestRefused: an image that cannot be read, or ids with another number of images (a bug of a template);
+        ContextExceeded before any pixel is read: more tokens than the context holds.
         """
         places = [at for at, token in enumerate(ids) if token == self.image_id]
         if len(places) != len(parts):
             raise RequestRefused(f"the prompt has room for {len(places)} images, the conversation holds {len(parts)}")
+        self._require_room(len(ids), parts, context_tokens)
         out: list[int] = []
         images: list[Picture] = []
         begun = 0
@@ -64,6 +66,18 @@ class Eye:
             begun = at + 1
         out += ids[begun:]
         return out, Pictures(len(out), images)
+
+    def _require_room(self, tokens: int, parts: Sequence[Part], context_tokens: int) -> None:
+        """Making patches of many large images takes seconds and gigabytes; their sizes tell their tokens."""
+        shown = sum(count_tokens(part.data, self._tower.config.pixels) for part in parts)
+        whole = tokens - len(parts) + shown
+        if whole >= context_tokens:
+            raise ContextExceeded(
+                f"the prompt has {whole} tokens, {shown} of them of {len(parts)} images; the context holds "
+                f"{context_tokens} and the answer needs at least one",
+                hint="fewer or smaller images, or load the model with a larger context (--ctx)",
+                details={"n_prompt_tokens": whole, "n_image_tokens": shown, "n_ctx": context_tokens},
+            )
 
     def sight(self, pictures: Pictures, start: int, count: int) -> Sight:
         """What `count` rows from token `start` see. Engine's thread only: makes the features of images it meets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,22 @@ import pytest
 from strata_cli.main import main
 from strata_cli.server.names import Served
 from strata_engine.chat import ChatRequest, Message, Part
-from strata_engine.config import EngineConfig
+from strata_engine.config import NO_PROJECTOR, EngineConfig
 from strata_engine.core.pictures import Picture, Pictures
-from strata_engine.errors import RequestRefused
+from strata_engine.errors import ContextExceeded, CorruptFile, RequestRefused
+from strata_engine.models.load import load_model
 from strata_engine.models.vision.config import PixelRules
 from strata_engine.models.vision.patches import see_image
 from strata_engine.paths import Paths
+from strata_engine.placement.estimate import estimate
 from strata_engine.registry.catalog import load_catalog
+from strata_engine.registry.local import local_model
 from strata_engine.registry.store import Store
+from strata_engine.runtime import sight
+from strata_engine.runtime.engine import Engine
+from strata_engine.runtime.opening import open_files
 from strata_engine.runtime.service import LocalService
+from strata_kernels.reference.ops import ReferenceOps
 from tests.support.engines import GREEDY, ReferenceBackend, ids_of
 from tests.support.images import file_of, picture
 from tests.support.live_server import live_server
@@ -86,8 +94,6 @@ def wanted(model, service, request: ChatRequest) -> list[int]:
 
 
 def answer(service, request: ChatRequest) -> list[int]:
-    from dataclasses import replace
-
     return ids_of(list(service.stream(service.loaded()[0].name, request, replace(GREEDY, max_tokens=MORE))))
 
 
@@ -103,8 +109,6 @@ def test_an_image_in_history_is_seen_again(model, service):
 
 
 def test_sequences_with_images_run_side_by_side(model, service):
-    from dataclasses import replace
-
     name, requests = service.loaded()[0].name, [asked(CAT), asked(DOG), asked(CAT, DOG), asked(DOG, DOG)]
     alone = [answer(service, request) for request in requests]
     streams = [service.stream(name, request, replace(GREEDY, max_tokens=MORE)) for request in requests]
@@ -120,6 +124,65 @@ def test_what_cannot_be_shown_is_refused_and_the_engine_goes_on(service):
 
 def link(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def test_images_that_the_context_cannot_hold_are_refused_by_their_size(service, monkeypatch):
+    monkeypatch.setattr(sight, "see_image", lambda *given: pytest.fail("patches were made"))
+    with pytest.raises(ContextExceeded, match=r"\d+ tokens, 128 of them of 8 images; the context holds 128") as caught:
+        answer(service, asked(*[file_of(picture(64, 64))] * 8))
+    assert caught.value.details["n_image_tokens"] == 128
+
+
+def test_sequences_with_images_push_each_other_out_and_come_back(folder):
+    """Whoever must go starts anew and sees its images again; one that is given up takes nothing with it."""
+    requests = [asked(CAT), asked(DOG), asked(CAT, DOG)]
+    config = EngineConfig(kv_type="f32", max_sequences=3, batch_rows=7, page_tokens=8, context_tokens=128)
+    params = replace(GREEDY, max_tokens=40)
+    with Engine.open(local_model(str(folder)), config, ReferenceBackend()) as roomy:
+        alone = [ids_of(list(roomy.submit(request, params))) for request in requests]
+        priced = roomy.parts.priced
+    one_context = priced.total_bytes - priced.kv_bytes + 128 * priced.kv_token_bytes
+    with Engine.open(local_model(str(folder)), config, ReferenceBackend(free_bytes=one_context)) as engine:
+        streams = [engine.submit(request, params) for request in (*requests, asked(DOG, DOG))]
+        streams[-1].close()
+        assert [ids_of(list(stream)) for stream in streams[:-1]] == alone
+        assert engine.report().speed["preemptions"] > 0
+        list(streams[-1])
+        engine.check()
+
+
+def test_the_estimate_counts_projector_and_tower(model, folder):
+    files = local_model(str(folder / "model.gguf"))
+    assert [file.name for file in files.role("mmproj")] == ["mmproj-model.gguf"]
+    config = EngineConfig(max_sequences=4, batch_rows=7)
+    whole, alone = (open_files(files, projector) for projector in (None, NO_PROJECTOR))
+    seeing, blind = (estimate(source, config, 8 << 30) for source in (whole, alone))
+    loaded = load_model(whole, ReferenceOps())
+    assert seeing.weights_bytes == loaded.packed_bytes + loaded.mapped_bytes
+    tower = sum(meta.nbytes for name, meta in whole.tensors().items() if name.startswith(("v.", "mm.")))
+    assert seeing.weights_bytes - blind.weights_bytes == tower > 0
+    few, many = (estimate(whole, replace(config, context_tokens=n), 8 << 30).workspace_bytes for n in (2, 100))
+    # 16 tokens are the most that an image of this model takes, whatever the context
+    assert blind.workspace_bytes < few < many == seeing.workspace_bytes
+    assert (many - blind.workspace_bytes) == 8 * (few - blind.workspace_bytes)
+
+
+def test_a_model_goes_blind_on_demand_and_sees_through_another_file(folder, tmp_path):
+    config = EngineConfig(kv_type="f32", context_tokens=128)
+    alone = tmp_path / "m.gguf"
+    alone.symlink_to(folder / "model.gguf")
+    for path, projector, sees in (
+        (folder / "model.gguf", None, True),
+        (folder / "model.gguf", NO_PROJECTOR, False),
+        (alone, None, False),
+        (alone, str(folder / "mmproj-model.gguf"), True),
+    ):
+        with Engine.open(local_model(str(path)), replace(config, projector=projector), ReferenceBackend()) as engine:
+            assert (engine.parts.eye is not None) == sees
+            named = [choice.taken for choice in engine.parts.choices if choice.what == "image projector"]
+            assert named == ["mmproj-model.gguf"] * sees
+    with pytest.raises(CorruptFile, match="not an image projector"):
+        Engine.open(local_model(str(alone)), replace(config, projector=str(alone)), ReferenceBackend())
 
 
 def test_http_clients_show_images(service):
@@ -144,9 +207,9 @@ def test_the_command_line_shows_images(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     (tmp_path / "cat.png").write_bytes(CAT)
 
-    def run(image: str) -> tuple[int, str, str]:
+    def run(image: str, *more: str) -> tuple[int, str, str]:
         args = ["run", str(folder), "what is this?", "--image", image, "-n", "4", "--temp", "0", "--ctx", "128"]
-        code = main([*args, "--kernels", "reference", "--json"])
+        code = main([*args, "--kernels", "reference", "--json", *more])
         return code, *capsys.readouterr()
 
     code, out, err = run(str(tmp_path / "cat.png"))
@@ -154,3 +217,9 @@ def test_the_command_line_shows_images(folder, tmp_path, monkeypatch, capsys):
     code, _, err = run(str(tmp_path / "none.png"))
     assert code == 3
     assert "no such image" in err
+    code, _, err = run(str(tmp_path / "cat.png"), "--mmproj", "none")
+    assert code == 11
+    assert "cannot see images" in err
+    code, _, err = run(str(tmp_path / "cat.png"), "--mmproj", str(tmp_path / "gone.gguf"))
+    assert code == 3
+    assert "--mmproj: no such file" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,35 @@ def test_an_image_path_is_refused_before_sending(desk, tmp_path: Path):
     d.say(f"what is in {tmp_path}/cat.png")
     assert d.service.requests == []
     assert "cannot see images" in d.err.getvalue()
+
+
+def test_a_model_that_sees_is_sent_the_images_that_a_message_names(desk, tmp_path: Path):
+    for name in ("cat", "dog"):
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+    d = desk(answer("two"), answer("none"))
+    d.chat.model = replace(d.chat.model, capabilities=("chat", "vision"))
+    d.say(f"/image {tmp_path}/dog.png", f"is {tmp_path}/cat.png one?", "sure?")
+    sent = d.service.requests[0].messages[-1].parts
+    assert [(part.kind, part.data or part.text) for part in sent] == [
+        ("image", b"dog"), ("image", b"cat"), ("text", "is one?"),
+    ]  # fmt: skip
+    assert "[image 1: dog.png]" in d.err.getvalue() and "[image 2: cat.png]" in d.err.getvalue()
+    later = d.service.requests[1].messages  # images stay where they were, and are not sent a second time
+    assert [[part.kind for part in message.parts] for message in later] == [
+        ["image", "image", "text"],
+        ["text"],
+        ["text"],
+    ]
+
+
+def test_an_image_that_cannot_be_attached_leaves_the_next_message_alone(desk, tmp_path: Path):
+    (tmp_path / "cat.png").write_bytes(b"x")
+    d = desk(answer("fine"))
+    d.say(f"/image {tmp_path}/cat.png")  # a model for text only
+    d.chat.model = replace(d.chat.model, capabilities=("chat", "vision"))
+    d.say(f"/image {tmp_path}/gone.png", f"/image {tmp_path}", "/image", "hi")
+    assert d.err.getvalue().count("error:") == 4
+    assert [part.kind for part in d.service.requests[0].messages[-1].parts] == ["text"]
 
 
 @pytest.mark.parametrize("path", ["./no-cat.png", "/nowhere/cat.JPG", '"pictures/my cat.png"', "file:///no/cat.webp"])

@@ -90,7 +90,7 @@ def put_model(store: Store, reference: str, files: dict[str, bytes], pulled_at: 
         path = store.blob(sha(body))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-        records.append(ManifestFile(name, "weights", len(body), sha(body)))
+        records.append(ManifestFile(name, "mmproj" if name.startswith("mmproj") else "weights", len(body), sha(body)))
     base, _, variant = reference.partition(":")
     made = Manifest(reference, base, variant, base, base, tuple(records), "test", "", False, pulled_at)
     assert store.write(made)

@@ -132,7 +132,11 @@ def _from_gguf(fields: Fields) -> VisionConfig:
     kind = fields.text("clip.projector_type")
     if kind not in PROJECTORS:
         text = f"{fields.where}: image projector {kind!r} is not supported"
-        raise UsageError(text, hint=f"supported: {', '.join(PROJECTORS)}", details={"projector": kind})
+        raise UsageError(
+            text,
+            hint=f"supported: {', '.join(PROJECTORS)}; --mmproj none loads the model without it",
+            details={"projector": kind},
+        )
     patch = fields.integer(key("patch_size"))
     marks = fields.flags(key("is_deepstack_layers"))
     return VisionConfig(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strata_engine.errors import RequestRefused
 from strata_engine.models.vision.config import PixelRules
-from strata_engine.models.vision.pixels import read_pixels
+from strata_engine.models.vision.pixels import read_pixels, read_size
 from strata_engine.models.vision.positions import merge_order
 from strata_engine.models.vision.resample import resize
 
@@ -37,6 +37,12 @@ def see_image(data: bytes, rules: PixelRules) -> SeenImage:
     key.update(resized.tobytes())
     edge = rules.patch * rules.merge
     return SeenImage(height // edge, width // edge, cut(resized, rules), key.hexdigest())
+
+
+def count_tokens(data: bytes, rules: PixelRules) -> int:
+    """Tokens that an image file will take, from its head alone. Raises RequestRefused as see_image does."""
+    height, width = fitting_size(*read_size(data), rules)
+    return height * width // (rules.patch * rules.merge) ** 2
 
 
 def fitting_size(height: int, width: int, rules: PixelRules) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Turned as its EXIF says; 16 bits become 8; what is transparent shows white; of s
 from __future__ import annotations
 
 import io
+import struct
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,33 @@ MOST_PIXELS = 100_000_000
 MOST_BYTES = 100 << 20
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # of EXIF
+
 _opening = threading.Lock()  # the filters of `warnings` are the process's
 
 
 def read_pixels(data: bytes) -> NDArray[np.uint8]:
     """u8 [h, w, 3]. Raises RequestRefused: no image of a known format, damaged, or too large."""
+    image = _checked(data)
+    try:
+        return np.array(_plain(image), dtype=np.uint8)
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, IndexError) as error:
+        raise RequestRefused(f"the image is damaged: {error}", "save it again as PNG or JPEG") from error
+
+
+def read_size(data: bytes) -> tuple[int, int]:
+    """(height, width) of the upright image, from the file's head alone. Raises RequestRefused as read_pixels does."""
+    image = _checked(data)
+    try:
+        turned = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+    except (OSError, ValueError, SyntaxError, EOFError, struct.error):  # read_pixels will say what is wrong with it
+        turned = False
+    width, height = image.size
+    return (width, height) if turned else (height, width)
+
+
+def _checked(data: bytes) -> Image:
+    """The image, its pixels not read yet, of a size that may be read."""
     if len(data) > MOST_BYTES:
         raise RequestRefused(f"an image of {format_bytes(len(data))} is too large", f"at most {MOST_BYTES >> 20} MB")
     image = _open(data)
@@ -37,10 +60,7 @@ def read_pixels(data: bytes) -> NDArray[np.uint8]:
         raise RequestRefused(
             f"an image of {width} x {height} pixels is too large", f"at most {MOST_PIXELS // 1_000_000} megapixels"
         )
-    try:
-        return np.array(_plain(image), dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, IndexError) as error:
-        raise RequestRefused(f"the image is damaged: {error}", "save it again as PNG or JPEG") from error
+    return image
 
 
 def _open(data: bytes) -> Image:

@@ -13,8 +13,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from strata_engine.errors import RequestRefused
 from strata_engine.models.vision.config import PixelRules
-from strata_engine.models.vision.patches import cut, fitting_size, see_image
-from strata_engine.models.vision.pixels import read_pixels
+from strata_engine.models.vision.patches import count_tokens, cut, fitting_size, see_image
+from strata_engine.models.vision.pixels import read_pixels, read_size
 from strata_engine.models.vision.resample import resize
 from tests.support import tiny_models  # noqa: F401 - one thread for torch
 from tests.support.images import file_of, picture
@@ -31,8 +31,10 @@ def torch_resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return resized[0].permute(1, 2, 0).numpy()
 
 
-@pytest.mark.parametrize(("height", "width"), [(64, 96), (288, 448), (32, 32), (992, 704), (41, 500)])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "height", "width"), [
+    ((301, 457), 288, 448), ((53, 37), 64, 96), ((640, 97), 32, 32), ((1, 1), 32, 32), ((31, 33), 41, 500),
+    ((64, 64), 64, 96), ((199, 1), 41, 500), ((700, 1000), 288, 448), ((53, 37), 992, 704),
+])  # fmt: skip
 def test_resizing_equals_torch_bit_for_bit(size, height, width):
     pixels = np.array(picture(*size))
     assert np.array_equal(resize(pixels, height, width), torch_resize(pixels, height, width))
@@ -117,6 +119,7 @@ def test_the_image_stands_as_its_exif_says(turn):
     pixels = read_pixels(file_of(image, exif=exif))
     corner = {1: (0, 0), 3: (-1, -1), 6: (0, -1), 8: (-1, 0)}[turn]
     assert pixels.shape == ((4, 8, 3) if turn in (1, 3) else (8, 4, 3))
+    assert read_size(file_of(image, exif=exif)) == pixels.shape[:2]
     assert pixels[corner].tolist() == [255, 255, 255]
     assert pixels.sum() == 4 * 3 * 255
 
@@ -134,6 +137,14 @@ def huge_png(width: int, height: int) -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_are_known_before_any_pixel_is_read(size):
+    data = file_of(picture(*size))
+    seen = see_image(data, SMALL)
+    assert count_tokens(data, SMALL) == seen.height * seen.width
+    assert count_tokens(huge_png(*size), SMALL) == seen.height * seen.width
 
 
 @pytest.mark.parametrize("size", [(20000, 5001), (10001, 10000), (100000, 100000)])

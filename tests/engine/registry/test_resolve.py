@@ -273,6 +273,34 @@ def test_a_projector_beside_a_model_is_told_apart(catalog: Catalog, store: Store
     assert [f.name for f in files.role("mmproj")] == ["mmproj-F16.gguf"]
 
 
+@pytest.mark.parametrize(("names", "taken"), [
+    (["m.gguf", "mmproj.gguf"], "mmproj.gguf"),
+    (["m.gguf", "mmproj-BF16.gguf", "mmproj-F16.gguf", "mmproj-Q8_0.gguf"], "mmproj-F16.gguf"),
+    (["m.gguf", "m-Q8_0.gguf", "mmproj-F16.gguf"], "mmproj-F16.gguf"),  # two quants of one model
+    (["m.gguf", "other.gguf", "mmproj-F16.gguf"], ""),  # whose is it?
+    (["m.gguf", "other.gguf", "mmproj-other-F16.gguf"], ""),
+    (["m.gguf", "other.gguf", "mmproj-other-F16.gguf", "M-mmproj-f16.gguf"], "M-mmproj-f16.gguf"),
+    (["m.gguf", "m.safetensors", "mmproj.txt"], ""),
+])  # fmt: skip
+def test_a_file_finds_its_projector_beside_it(catalog: Catalog, store: Store, names: list[str], taken: str):
+    for name in names:
+        Path(name).write_bytes(BODY)
+    files = found("./m.gguf", catalog, store)
+    assert [f.name for f in files.role("weights")] == ["m.gguf"]
+    assert [f.name for f in files.role("mmproj")] == ([taken] if taken else [])
+
+
+def test_a_pulled_model_brings_its_projector(store: Store, tmp_path: Path):
+    listed = "[{path: v.gguf}, {path: mmproj-v.gguf, role: mmproj}]"
+    catalog = catalog_of(
+        tmp_path / "seeing",
+        f"models:\n  - name: vl\n    source: {{repo: u/r}}\n    variants:\n      q: {{files: {listed}}}\n",
+    )
+    put_model(store, "vl:q", {"v.gguf": BODY, "mmproj-v.gguf": BODY + b"1"})
+    files = found("vl", catalog, store)
+    assert [[f.name for f in files.role(role)] for role in ("weights", "mmproj")] == [["v.gguf"], ["mmproj-v.gguf"]]
+
+
 @pytest.mark.parametrize("text", ["./gone.gguf", "/no/such/dir", "gone.gguf"])
 def test_a_path_that_is_not_there_is_not_found(catalog: Catalog, store: Store, text: str):
     with pytest.raises(NotFound, match="no such file or directory"):
