@@ -6,7 +6,7 @@ kv          keys and values of the cache: tokens x layers x kv rows x bytes of t
 state       what recurrent layers and n-gram tables keep of each sequence, whatever its length
 disk        n-gram tables, which stay in their files: not part of the sum
 workspace   activations of the largest step, one row of logits for each sequence, and what an image tower takes for the
-            largest image that the context has room for
+            largest image that the context has room for, up to 4,096 tokens (a larger one takes more when it comes)
 Error: the program itself (about 50 MB, with torch
 250 MB) is not in it, nor are the pages of the mapped file that were packed, which the system takes back when it needs
 them. The plain torch operations need 4 more bytes a weight, counted when asked for.

@@ -1,6 +1,8 @@
 """What an image tower takes while it looks at an image, from headers alone. No torch.
 
-Its weights are counted with all others; here are the activations for the largest image that the context has room for.
+Its weights are counted with all others; here are the activations for the largest image that the context has room for,
+up to 4,096 tokens (4 megapixels of Qwen3-VL): published limits are four times that, which few images reach and which
+would take gigabytes from every model that mostly reads text.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ _OUT = re.compile(r"mm\.2\.weight|visual\.merger\.linear_fc2\.weight|v\.deepstac
 _TABLES = re.compile(
     r"v\.patch_embd\.weight(?:\.1)?|v\.position_embd\.weight|visual\.(?:patch_embed\.proj|pos_embed)\.weight"
 )
+_COUNTED_TOKENS = 4096
 _LARGEST_IMAGE = 16777216  # pixels, where the checkpoint says nothing
 
 
 def sight_bytes(source: WeightSource, context_tokens: int) -> int:
-    """Bytes for the largest image of at most `context_tokens` tokens; 0 for a model without a tower."""
+    """Bytes for the largest image of at most `context_tokens` tokens, and 4,096; 0 for a model without a tower."""
     tensors = source.tensors()
     width = next((meta.shape[1] for name, meta in tensors.items() if _QKV.fullmatch(name)), 0)
     if not width:
@@ -32,7 +35,7 @@ def sight_bytes(source: WeightSource, context_tokens: int) -> int:
     inner = max((meta.shape[0] for name, meta in tensors.items() if _UP.fullmatch(name)), default=4 * width)
     outs = sum(meta.shape[0] for name, meta in tensors.items() if _OUT.fullmatch(name))
     patch, merge, most = _numbers(source)
-    patches = min(most // patch**2, context_tokens * merge**2)
+    patches = min(most // patch**2, min(context_tokens, _COUNTED_TOKENS) * merge**2)
     # a row: patch pixels, positions, the stream and its keys and values, then what attention or the MLP takes
     row = 2 * 3 * patch**2 + 4 * width + max(5 * width, 2 * width + 2 * inner) + math.ceil(outs / merge**2)
     return 4 * patches * row
