@@ -159,6 +159,10 @@ class NativeOps(DeltaOps, NativeStreamOps):
 
     def _arena_bytes(self, need_bytes: int) -> NDArray[np.uint8]:
         rounded = -(-need_bytes // 64) * 64
+        if rounded >= _ARENA_BYTES // 4:  # of its own: the unused ends of arenas would add up
+            own = aligned(rounded, _HUGE_PAGE_BYTES)
+            self._functions.llmrun_want_huge_pages(arrays.address(own), own.size)
+            return own[:need_bytes]
         arena = self._arena
         if arena is None or self._arena_used_bytes + rounded > arena.size:
             arena = self._arena = aligned(max(rounded, _ARENA_BYTES), _HUGE_PAGE_BYTES)

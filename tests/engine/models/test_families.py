@@ -21,11 +21,11 @@ CHUNKINGS = {
 
 @pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_transformers(family, chunks):
+def test_logits_equal_transformers(family, chunks, measured):
     model = tiny_model(family)
     runner = Runner(memory_source(model), ReferenceOps())
     error = (runner.all_logits(IDS, chunks) - oracle_logits(model, IDS)).abs().max().item()
-    assert error <= 1e-4
+    assert measured(family, "safetensors", "reference", "transformers", error) <= 1e-4
 
 
 def test_logits_of_two_different_models_differ():

@@ -43,7 +43,7 @@ CASES += [("qwen3_5", True), ("qwen3_5_moe", True)]  # with a draft block, which
 
 @pytest.mark.slow  # loads a foreign library
 @pytest.mark.parametrize(("family", "draft"), CASES)
-def test_logits_equal_llamacpp(llamacpp, tmp_path, family, draft):
+def test_logits_equal_llamacpp(llamacpp, tmp_path, family, draft, measured):
     model = tiny_model(family, **options(family))
     metadata = gguf_metadata(model) | {"tokenizer.ggml.model": "none", "{a}.vocab_size": 128}
     tensors = gguf_tensors(model, family)
@@ -54,5 +54,6 @@ def test_logits_equal_llamacpp(llamacpp, tmp_path, family, draft):
     write_gguf(path, GGUF_ARCHITECTURES.get(family, family), metadata, tensors)
     theirs = llamacpp.logits(path, IDS, PROMPT, 128)
     ours = Runner(open_weights(path), ReferenceOps()).all_logits(IDS).numpy()[PROMPT - 1 :]
-    assert np.abs(ours - theirs).max() <= 1e-4
+    error = float(np.abs(ours - theirs).max())
+    assert measured(family, "GGUF", "reference", "llama.cpp", error) <= 1e-4
     assert np.array_equal(ours.argmax(1), theirs.argmax(1))

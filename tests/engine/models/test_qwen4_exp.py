@@ -65,9 +65,10 @@ def error_of(runner: Runner, model, ids=IDS, chunks=None) -> float:
 
 
 @pytest.mark.parametrize("chunks", CHUNKINGS.values(), ids=CHUNKINGS.keys())
-def test_logits_equal_transformers(ops, chunks):
+def test_logits_equal_transformers(ops, chunks, measured):
     model = plain()
-    assert error_of(Runner(memory_source(model), ops), model, chunks=chunks) <= 1e-4
+    error = error_of(Runner(memory_source(model), ops), model, chunks=chunks)
+    assert measured("qwen4_exp", "safetensors", ops.name, "transformers", error) <= 1e-4
 
 
 @cache
@@ -120,7 +121,7 @@ def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunk(ops, tmp_pa
         assert torch.equal(one, two) and torch.equal(one, three)
 
 
-def test_a_checkpoint_directory_and_a_gguf_file_are_the_same_model(tmp_path):
+def test_a_checkpoint_directory_and_a_gguf_file_are_the_same_model(tmp_path, measured):
     model = plain()
     write_exp(model, tmp_path / "m.gguf")
     directory = save_tiny(model, tmp_path / "d")
@@ -129,7 +130,7 @@ def test_a_checkpoint_directory_and_a_gguf_file_are_the_same_model(tmp_path):
     from_directory = Runner(open_weights(directory), ReferenceOps())
     assert not from_gguf.loaded.notices and not from_directory.loaded.notices
     assert (from_gguf.all_logits(IDS) - from_directory.all_logits(IDS)).abs().max() <= 1e-5
-    assert error_of(from_gguf, model) <= 1e-4
+    assert measured("qwen4_exp", "GGUF", "reference", "transformers", error_of(from_gguf, model)) <= 1e-4
 
 
 def test_the_table_stays_in_its_file(tmp_path):

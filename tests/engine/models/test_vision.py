@@ -30,23 +30,25 @@ def native_ops():
     ((0, 1), TWO, "at once"), ((2, 0), TWO, "across an image"), ((), TWO, "single tokens"),
     ((0, 1), ONE, "across an image"), ((2, 0), ONE, "single tokens"), ((), ONE, "at once"),
 ])  # fmt: skip
-def test_logits_equal_transformers(deepstack, pieces, chunks):
+def test_logits_equal_transformers(deepstack, pieces, chunks, measured):
     model = tiny_vl(deepstack)
     ids, pictures = seen_prompt(*pieces)
     prompt, ids = len(ids), [*ids, 14, 15, 16, 17]
     runner = Runner(source_of(model), ReferenceOps())
     got = runner.all_logits(ids, CHUNKINGS[chunks], runner.see(pictures))
-    assert (got - oracle(model, ids, pictures, prompt)).abs().max().item() <= 1e-4
+    error = (got - oracle(model, ids, pictures, prompt)).abs().max().item()
+    assert measured("qwen3_vl", "safetensors", "reference", "transformers", error) <= 1e-4
 
 
-def test_native_logits_equal_transformers():
+def test_native_logits_equal_transformers(measured):
     model = tiny_vl()
     ids, pictures = seen_prompt(*TWO)
     prompt, ids = len(ids), [*ids, 14, 15, 16]
     runner = Runner(source_of(model), native_ops())
     seen = runner.see(pictures)
     got = runner.all_logits(ids, None, seen)
-    assert (got - oracle(model, ids, pictures, prompt)).abs().max().item() <= 1e-3
+    error = (got - oracle(model, ids, pictures, prompt)).abs().max().item()
+    assert measured("qwen3_vl", "safetensors", "native", "transformers", error) <= 1e-3
     assert torch.equal(got, runner.all_logits(ids, [2, 5, 4, 30], seen))
 
 
@@ -80,7 +82,7 @@ def test_positions_of_the_published_example():
 
 
 @pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
-def test_hybrids_see_as_transformers_does(experts):
+def test_hybrids_see_as_transformers_does(experts, measured):
     model = tiny_vl_35(experts)
     ids, pictures = seen_prompt(*TWO)
     prompt, ids = len(ids), [*ids, 14, 15, 16]
@@ -88,7 +90,9 @@ def test_hybrids_see_as_transformers_does(experts):
     wanted = oracle(model, ids, pictures, prompt)
     for chunks in (None, [2, 5, 4, 30]):
         got = runner.all_logits(ids, chunks, runner.see(pictures))
-        assert (got - wanted).abs().max().item() <= 1e-3
+        error = (got - wanted).abs().max().item()
+        family = "qwen3_5_moe" if experts else "qwen3_5"
+        assert measured(f"{family} sees", "safetensors", "reference", "transformers", error) <= 1e-3
 
 
 def test_a_projector_file_gives_the_same_logits(tmp_path):
