@@ -60,7 +60,7 @@ class _Quantized:
 class NativeOps(DeltaOps, NativeStreamOps):
     """Ops on the CPU's own instruction set.
 
-    `threads`: workers, the caller included. `isa`: "generic", "avx2", "avx512", "neon"; None takes the fastest usable.
+    `threads`: workers, the caller included. `isa`: a build of docs/kernels.md; None takes the fastest usable.
     `activation_bits`: 16 or 8, the precision of quantised activations.
     Raises: KernelsUnavailable when the library is missing, another ABI, or the build cannot run on this CPU.
     """

@@ -72,3 +72,15 @@ class Runner:
         assert at == len(ids), "the chunks do not cover the ids"
         self.memory.release(hold)
         return torch.cat(parts)
+
+
+def assert_same_bits(runner: Runner, prompts: Sequence[Sequence[int]]) -> None:
+    """Last-row logits of each prompt alone, token by token, and as one row among the others: the same bits."""
+    alone = [runner.all_logits(p)[-1] for p in prompts]
+    step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
+    holds = [Hold() for _ in prompts]
+    runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
+    spans = [runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)]
+    together = torch.from_numpy(runner.executor.run(spans))
+    for one, two, three in zip(alone, together, step_by_step, strict=True):
+        assert torch.equal(one, two) and torch.equal(one, three)

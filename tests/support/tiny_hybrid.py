@@ -21,17 +21,15 @@ from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCa
 
 ROPE = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
 SECTIONS = {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
-_DELTA = {
-    "tie_word_embeddings": False,
-    "head_dim": 32,
-    "num_hidden_layers": 4,
+LINEAR = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
     "linear_conv_kernel_dim": 4,
 }
-_EXPERTS = {
+_DELTA = {**LINEAR, "tie_word_embeddings": False, "head_dim": 32, "num_hidden_layers": 4}
+EXPERTS = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 48,
     "num_experts": 8,
@@ -39,8 +37,8 @@ _EXPERTS = {
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "qwen3_5": {**_DELTA, "rope_parameters": {**ROPE, **SECTIONS}},
-    "qwen3_5_moe": {**_DELTA, **_EXPERTS, "rope_parameters": {**ROPE, **SECTIONS}},
-    "qwen3_next": {**_DELTA, **_EXPERTS, "rope_parameters": dict(ROPE)},
+    "qwen3_5_moe": {**_DELTA, **EXPERTS, "rope_parameters": {**ROPE, **SECTIONS}},
+    "qwen3_next": {**_DELTA, **EXPERTS, "rope_parameters": dict(ROPE)},
 }
 CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),

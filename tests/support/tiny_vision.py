@@ -19,6 +19,7 @@ from strata_engine.formats.base import WeightSource
 from strata_engine.formats.nested import flattened
 from strata_engine.text import images
 from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_hybrid import EXPERTS, LINEAR
 from tests.support.tiny_models import BASE, draw, memory_source
 from tests.support.tiny_tokenizer import CONTROL, tokenizer_metadata
 
@@ -39,19 +40,6 @@ VISION = {
 ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
 TEXT = {**BASE, "num_hidden_layers": 3, "head_dim": 32, "rope_parameters": ROPE, "tie_word_embeddings": False}
 IDS = {"image_token_id": IMAGE, "video_token_id": 101, "vision_start_token_id": START, "vision_end_token_id": END}
-_LINEAR = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-}
-_EXPERTS = {
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 48,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-}
 PIXELS = (64, 1024)  # one token of 8 x 8 pixels to 16 of them
 PATCH_WIDTH = 3 * 2 * 4 * 4
 
@@ -66,7 +54,7 @@ def tiny_vl(deepstack: Sequence[int] = (0, 1), seed: int = 0, **text: Any) -> tr
 def tiny_vl_35(experts: bool = False, seed: int = 0) -> transformers.PreTrainedModel:
     """A random f32 Qwen3.5 that sees, dense or with experts."""
     rope = {**ROPE, "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
-    text = {**TEXT, **_LINEAR, "num_hidden_layers": 4, "rope_parameters": rope, **(_EXPERTS if experts else {})}
+    text = {**TEXT, **LINEAR, "num_hidden_layers": 4, "rope_parameters": rope, **(EXPERTS if experts else {})}
     config_class, model_class = (
         (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration)
         if experts

@@ -1,4 +1,4 @@
-"""The table of measured errors: family x kind of file x operations x oracle, printed after the tests."""
+"""Both kinds of operations, and the table of measured errors: family x kind of file x operations x oracle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
+from strata_kernels.binding import KernelsUnavailable
+from strata_kernels.native import NativeOps
+from strata_kernels.ops import Ops
+from strata_kernels.reference.ops import ReferenceOps
+
 Measured = Callable[[str, str, str, str, float], float]
 _KEY = "largest logit error"
+
+
+@pytest.fixture(scope="module", params=["reference", "native"])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    """Plain operations, then native ones where they are built."""
+    if request.param == "reference":
+        return ReferenceOps()
+    try:
+        return NativeOps(threads=2)
+    except KernelsUnavailable as reason:
+        pytest.skip(f"no native kernels here: {reason}")
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from strata_engine.models.exp_draft import StreamDraft, load_stream_draft
 from strata_engine.models.load import load_model
 from strata_engine.models.qwen4_exp import Qwen4Exp
 from strata_engine.placement.estimate import EngineConfig, estimate
-from strata_kernels.binding import KernelsUnavailable
-from strata_kernels.native import NativeOps
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.tiny_exp import tiny_exp, write_exp
@@ -80,16 +78,6 @@ class Case:
 @pytest.fixture(scope="module")
 def case() -> Case:
     return Case()
-
-
-@pytest.fixture(scope="module", params=["reference", "native"])
-def ops(request: pytest.FixtureRequest) -> Ops:
-    if request.param == "reference":
-        return ReferenceOps()
-    try:
-        return NativeOps(threads=2)
-    except KernelsUnavailable as reason:
-        pytest.skip(f"no native kernels here: {reason}")
 
 
 def run(head: StreamDraft, ops: Ops, streams: np.ndarray, ids: list[int], chunks: list[int]):

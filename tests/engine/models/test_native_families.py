@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
-from strata_engine.core.sequence import Hold
 from strata_engine.formats.open import open_weights
 from strata_kernels.binding import KernelsUnavailable
 from strata_kernels.native import NativeOps
-from tests.support.forward import Runner
+from tests.support.forward import Runner, assert_same_bits
 from tests.support.tiny_models import (
     FAMILIES,
     memory_source,
@@ -47,14 +45,7 @@ def test_a_row_has_the_same_bits_alone_among_eight_and_in_any_chunk(ops, tmp_pat
     write_tiny(model, family, tmp_path / "m.gguf", storage)
     runner = Runner(open_weights(tmp_path / "m.gguf"), ops, kv_type="f16")
     prompts = [[(7 * i + 3 * j * j) % 128 for j in range(20 + i)] for i in range(8)]
-    alone = [runner.all_logits(p)[-1] for p in prompts]
-    step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
-    holds = [Hold() for _ in prompts]
-    runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
-    spans = [runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)]
-    together = torch.from_numpy(runner.executor.run(spans))
-    for one, two, three in zip(alone, together, step_by_step, strict=True):
-        assert torch.equal(one, two) and torch.equal(one, three)
+    assert_same_bits(runner, prompts)
 
 
 @pytest.mark.parametrize("storage", ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])

@@ -80,12 +80,16 @@ def mean_of(data: bytes) -> list[int]:
     return read_pixels(data).reshape(-1, 3).mean(0).round().astype(int).tolist()
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr"])
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
-def test_every_mode_becomes_red_green_and_blue(mode, kind):
+MODES = {  # what each kind of file can hold
+    "PNG": ["1", "L", "P", "RGB"],
+    "JPEG": ["1", "L", "RGB", "CMYK", "YCbCr"],
+    "TIFF": ["1", "L", "P", "RGB", "CMYK", "YCbCr"],
+}
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in MODES.items() for mode in modes])
+def test_every_mode_becomes_red_green_and_blue(kind, mode):
     image = Image.new("RGB", (9, 5), (255, 255, 255)).convert(mode)
-    if (kind == "PNG" and mode in ("CMYK", "YCbCr")) or (kind == "JPEG" and mode in ("P",)):
-        pytest.skip("no such files")
     pixels = read_pixels(file_of(image, kind))
     assert pixels.shape == (5, 9, 3)
     assert pixels.min() >= 250

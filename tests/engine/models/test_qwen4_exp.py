@@ -11,17 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from strata_engine.core.sequence import Hold
 from strata_engine.errors import CorruptFile, UsageError
 from strata_engine.formats.open import open_weights
 from strata_engine.models import find_model
 from strata_engine.models.load import load_model
 from strata_engine.models.ngram_constants import make_multipliers, make_offsets, make_sizes
-from strata_kernels.binding import KernelsUnavailable
-from strata_kernels.native import NativeOps
-from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
-from tests.support.forward import Runner
+from tests.support.forward import Runner, assert_same_bits
 from tests.support.tiny_exp import OPTIONS, tiny_exp, write_exp
 from tests.support.tiny_models import MemorySource, memory_source, oracle_logits, save_tiny
 
@@ -47,16 +43,6 @@ def plain():
 @cache
 def plain_logits() -> torch.Tensor:
     return oracle_logits(plain(), IDS)
-
-
-@pytest.fixture(scope="module", params=["reference", "native"])
-def ops(request: pytest.FixtureRequest) -> Ops:
-    if request.param == "reference":
-        return ReferenceOps()
-    try:
-        return NativeOps(threads=2)
-    except KernelsUnavailable as reason:
-        pytest.skip(f"no native kernels here: {reason}")
 
 
 def error_of(runner: Runner, model, ids=IDS, chunks=None) -> float:
@@ -111,14 +97,7 @@ def test_prompts_shorter_than_an_n_gram(ids):
 def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunk(ops, tmp_path, storage):
     runner = Runner(open_weights(write_exp(plain(), tmp_path / "m.gguf", storage)), ops, kv_type="f16")
     prompts = [IDS[: 5 + 9 * i] for i in range(3)]  # dense and sparse rows in one step
-    alone = [runner.all_logits(p)[-1] for p in prompts]
-    step_by_step = [runner.all_logits(p, [1] * len(p))[-1] for p in prompts]
-    holds = [Hold() for _ in prompts]
-    runner.executor.run([runner.span(h, p[:-1], 0) for h, p in zip(holds, prompts, strict=True)])
-    spans = [runner.span(h, p[-1:], 1) for h, p in zip(holds, prompts, strict=True)]
-    together = torch.from_numpy(runner.executor.run(spans))
-    for one, two, three in zip(alone, together, step_by_step, strict=True):
-        assert torch.equal(one, two) and torch.equal(one, three)
+    assert_same_bits(runner, prompts)
 
 
 def test_a_checkpoint_directory_and_a_gguf_file_are_the_same_model(tmp_path, measured):
