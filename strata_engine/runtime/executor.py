@@ -6,18 +6,16 @@ running are apart, so plain torch operations and native programs go the same way
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
+from strata_engine.core.steps import Steps
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
-from strata_kernels.ops import Ops, Step
-
-KEPT_STEPS = 64  # recorded shapes: all decode widths of a usual server and the chunk sizes in use
+from strata_kernels.ops import Ops
 
 
 class Executor:
@@ -26,17 +24,21 @@ class Executor:
     def __init__(self, model: Model, ops: Ops, memory: Memory, limits: BatchLimits, feature_width: int = 0) -> None:
         """`feature_width`: of the image features the model takes; 0: it takes none."""
         self.limits = limits
-        self.recorded = 0  # steps recorded so far, for the report
         self._model, self._ops = model, ops
         self._buffers = BatchBuffers(limits, memory.caches, memory.page_tokens, ops, feature_width)
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits)
-        self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
+        self._steps = Steps(ops, self._record)
 
     @property
     def ops(self) -> Ops:
         """The operations that steps are recorded with."""
         return self._ops
+
+    @property
+    def recorded(self) -> int:
+        """Steps recorded so far, for the report."""
+        return self._steps.recorded
 
     @property
     def buffer_bytes(self) -> int:
@@ -46,29 +48,12 @@ class Executor:
     def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """Compute the rows of `spans`; logits f32 [n, V] of the rows that wanted them, valid until the next run."""
         rows, wanted = self._buffers.fill(spans)
-        self._step(rows, wanted).run()
+        self._steps.run((rows, wanted))
         return self._host_logits[:wanted]
 
-    def _step(self, rows: int, wanted: int) -> Step:
-        key = (rows, wanted)
-        step = self._steps.get(key)
-        if step is None:
-            step = self._steps[key] = self._record(rows, wanted)
-            if len(self._steps) > KEPT_STEPS:
-                self._steps.popitem(last=False)
-        else:
-            self._steps.move_to_end(key)
-        return step
-
-    def _record(self, rows: int, wanted: int) -> Step:
+    def _record(self, shape: tuple[int, int]) -> None:
+        rows, wanted = shape
         batch = self._buffers.view(rows, wanted)
-        self.recorded += 1
-        self._ops.begin()
-        try:
-            with self._ops.scope():
-                hidden = self._model.forward(batch, self._ops)
-                if wanted:
-                    self._model.logits(hidden, batch.logit_rows, self._ops, self._logits[:wanted])
-        finally:
-            step = self._ops.end()
-        return step
+        hidden = self._model.forward(batch, self._ops)
+        if wanted:
+            self._model.logits(hidden, batch.logit_rows, self._ops, self._logits[:wanted])

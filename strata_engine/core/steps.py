@@ -1,0 +1,50 @@
+"""Recorded steps by shape: recorded the first time a shape comes, replayed from then on, the oldest forgotten.
+
+Shared by the executor and by drafters that run layers of their own. A replay costs the host no Python per layer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from strata_kernels.ops import Ops, Step
+
+KEPT_STEPS = 64  # all decode widths of a usual server and the chunk sizes in use
+
+Shape = TypeVar("Shape", bound=Hashable)
+
+
+class Steps(Generic[Shape]):
+    """Steps of one Ops. Not thread-safe: the ops have one workspace."""
+
+    def __init__(self, ops: Ops, record: Callable[[Shape], None], kept: int = KEPT_STEPS) -> None:
+        """`record(shape)` calls the ops of a step of that shape, on arrays whose addresses never move.
+
+        It runs inside `ops.begin()`, `ops.end()` and a scope of the workspace.
+        """
+        self.recorded = 0  # so far, for reports
+        self._ops, self._record, self._kept = ops, record, kept
+        self._steps: OrderedDict[Shape, Step] = OrderedDict()
+
+    def run(self, shape: Shape) -> None:
+        """Run the step of this shape on what the buffers hold now. Raises what `record` and the step raise."""
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._steps[shape] = self._make(shape)
+            if len(self._steps) > self._kept:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(shape)
+        step.run()
+
+    def _make(self, shape: Shape) -> Step:
+        self.recorded += 1
+        self._ops.begin()
+        try:
+            with self._ops.scope():
+                self._record(shape)
+        finally:
+            step = self._ops.end()
+        return step
