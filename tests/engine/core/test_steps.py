@@ -1,4 +1,4 @@
-"""Recorded steps: one recording a shape, the least recently used forgotten, a failed recording leaves nothing behind."""
+"""Recorded steps: one recording a shape, the least recently used forgotten, a failed recording kept nowhere."""
 
 from __future__ import annotations
 
