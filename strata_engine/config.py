@@ -53,6 +53,31 @@ def require_unscaled(kv_type: str) -> None:
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "int8": 1}
 
 
+SPEC_METHODS = ("none", "auto", "mtp", "dflash", "eagle3", "draft", "ngram", "suffix")
+
+
+@dataclass(frozen=True)
+class SpecConfig:
+    """Speculative decoding. It never changes an answer, only how fast it comes.
+
+    method    one of SPEC_METHODS; auto = every drafter that is there, chosen between by what pays
+    draft     file or directory of the drafter's own weights
+    n_max     most drafts of a sequence in one step; None = the drafter's own depth
+    p_min     a chain of drafts ends where the drafter's top probability falls below it
+    strict    a drafter that does not fit is an error; otherwise a notice, and plain decoding
+    verify    run every answer again without drafts and say whether it is the same
+    adaptive  choose the depth step by step from measured times; otherwise always n_max
+    """
+
+    method: str = "none"
+    draft: str | None = None
+    n_max: int | None = None
+    p_min: float = 0.0
+    strict: bool = False
+    verify: bool = False
+    adaptive: bool = True
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """How one model is loaded.
@@ -68,6 +93,7 @@ class EngineConfig:
     page_tokens      tokens in one KV page
     projector        file of the image projector; None = the one beside the weights, if any; NO_PROJECTOR = none
     quantize_rest    none | int8 | int4: what matrices become that a checkpoint left in floats
+    spec             speculative decoding
     """
 
     context_tokens: int | None = None
@@ -80,6 +106,7 @@ class EngineConfig:
     batch_rows: int = 512
     page_tokens: int = 32
     quantize_rest: str = "none"
+    spec: SpecConfig = SpecConfig()
     device: str = "auto"
     mmap: bool = True
     projector: str | None = None

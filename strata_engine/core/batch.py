@@ -24,6 +24,8 @@ class Span:
 
     `pages` covers start + len(ids) tokens. `logits`: how many of the last rows want logits. `slot`: the sequence's
     state slot, which a model with recurrent layers needs. `sight`: of a sequence with images; None: plain text.
+    `keep`: how many of the first rows are certain, so that a recurrent state may take them up (1 of an anchor with
+    drafts); None: all. `fold`: rows of the step before that a recurrent state must still take up first.
     """
 
     ids: Sequence[int]
@@ -32,6 +34,8 @@ class Span:
     logits: int = 0
     slot: int = NO_SLOT
     sight: Sight | None = None
+    keep: int | None = None
+    fold: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Batch:
     `caches`: one per layer, of the kind that the layer's memory makes (KvLayer, StateLayer); None: it keeps nothing.
     Of a model that sees: `feature_rows` i32 [R], the row of `features` f32 [most rows, width] that takes the place of a
     token's embedding, -1 for ordinary tokens. A width of several residual streams goes on with what deeper layers add.
+    For drafters, of every row: `final` f32 [R, F] takes what a draft head reads (the row after the final norm, or its
+    streams), `taps` f32 [R, len(tap_layers) * W] the residual stream after each of the ascending layers `tap_layers`.
     """
 
     ids: Array
@@ -49,11 +55,19 @@ class Batch:
     logit_rows: Array
     features: Array | None = None
     feature_rows: Array | None = None
+    final: Array | None = None
+    taps: Array | None = None
+    tap_layers: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         """R, the number of rows."""
         return self.ids.shape[0]
+
+    @property
+    def whole(self) -> bool:
+        """Do drafters read all rows after the last layer, not only those that want logits?"""
+        return self.final is not None or self.taps is not None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,17 @@ NO_SLOT = -1
 
 @dataclass(eq=False)
 class Hold:
-    """Pages of one sequence in order, how many tokens in them are computed, its state slot. Changed by Memory only."""
+    """Pages of one sequence in order, how many tokens in them are computed, its state slot. Changed by Memory only.
+
+    `fold`: how many of the last tokens a recurrent state has not taken up yet: their rows were drafts when they ran.
+    `drafted`: tokens whose rows in a drafter's own layers are valid; the drafter writes it.
+    """
 
     pages: array[int] = field(default_factory=lambda: array("i"))
     tokens: int = 0
     slot: int = NO_SLOT  # taken with the first pages when the model has recurrent layers
+    fold: int = 0
+    drafted: int = 0
 
 
 @dataclass(eq=False)

@@ -14,12 +14,16 @@ Zeros = Callable[..., Array]  # Ops.zeros
 
 @dataclass(frozen=True)
 class Room:
-    """How much of everything there is: pages, tokens in a page, slots (sequences at once), type of keys and values."""
+    """How much of everything there is: pages, tokens in a page, slots (sequences at once), type of keys and values.
+
+    `drafts`: most drafts of a sequence in one step; a recurrent layer keeps the inputs of as many rows. 0: none.
+    """
 
     pages: int
     page_tokens: int
     slots: int
     kv_type: str
+    drafts: int = 0
 
 
 class LayerMemory(Protocol):

@@ -32,13 +32,19 @@ class Memory:
         kv_type: str,
         zeros: Zeros = arrays.zeros,
         max_sequences: int = 1,
+        drafts: int = 0,
     ) -> None:
-        """`zeros`: the Ops' maker of arrays. `max_sequences`: state slots, if a layer has a state at all."""
+        """`layers`: the target's, then those of drafters; `caches` are in the same order.
+
+        `zeros`: the Ops' maker of arrays. `max_sequences`: state slots, if a layer has a state at all. `drafts`: most
+        drafts of a sequence in one step.
+        """
         self.page_tokens = page_tokens
         self.pool = PagePool(pages)
         self.slot_bytes = slot_bytes(layers)
         self.slots = PagePool(max_sequences if self.slot_bytes else 0)
-        self.caches: tuple[Any, ...] = allocate(layers, Room(pages, page_tokens, self.slots.total, kv_type), zeros)
+        room = Room(pages, page_tokens, self.slots.total, kv_type, drafts)
+        self.caches: tuple[Any, ...] = allocate(layers, room, zeros)
         self.page_bytes = page_bytes(layers, page_tokens, kv_type)
         self._layers = tuple(layers)
 
@@ -83,11 +89,16 @@ class Memory:
             hold.slot = taken[0]
         return True
 
-    def commit(self, hold: Hold, tokens: int) -> None:
-        """The next `tokens` tokens are written. Raises CacheCorrupt beyond the reserved room (a bug)."""
+    def commit(self, hold: Hold, tokens: int, keep: int | None = None) -> None:
+        """The next `tokens` tokens are written, and count. Rows after them were drafts that do not stand.
+
+        `keep`: how many of them were certain when they ran (Span.keep); None: all. Raises CacheCorrupt beyond the
+        reserved room (a bug).
+        """
         if self.pages_for(hold.tokens + tokens) > len(hold.pages):
             raise CacheCorrupt(f"{hold.tokens} + {tokens} tokens committed into {len(hold.pages)} pages")
         hold.tokens += tokens
+        hold.fold = tokens - keep if self.recurrent and keep is not None else 0
 
     def release(self, hold: Hold) -> None:
         """Give all pages and the slot back; the hold is empty and may be used again."""
@@ -96,7 +107,7 @@ class Memory:
         if hold.slot != NO_SLOT:
             self.slots.give([hold.slot])
             hold.slot = NO_SLOT
-        hold.tokens = 0
+        hold.tokens = hold.fold = hold.drafted = 0
 
     def clear(self, hold: Hold) -> None:
         """Zero what the hold has: after a sequence whose values were not finite, before anyone reuses it."""

@@ -33,12 +33,20 @@ class Model(Protocol):
         """Take the loaded tensors, by our names."""
         ...
 
+    @property
+    def final_width(self) -> int:
+        """F of `Batch.final`: elements of a row that a draft head takes."""
+        ...
+
     def memory(self) -> list[LayerMemory | None]:
         """What each layer keeps of a sequence, in layer order; None where it keeps nothing."""
         ...
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:
-        """The last residual stream of every row. Takes workspace from the scope that encloses the call."""
+        """The last residual stream of every row, and what the batch keeps for drafters.
+
+        Takes workspace from the scope that encloses the call.
+        """
         ...
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:

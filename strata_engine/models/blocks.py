@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from strata_engine.core.batch import Batch
 from strata_kernels.ops import Array, KvLayer, Ops, Rotary, Rows, Weight
 
@@ -43,6 +45,23 @@ def pick_rows(x: Array, batch: Batch, ops: Ops) -> Array:
     picked = ops.take(batch.logit_rows.shape[0], x.shape[1])
     ops.gather(x, batch.logit_rows, picked)
     return picked
+
+
+def keep_final(x: Array, batch: Batch, ops: Ops) -> None:
+    """The batch's `final` = x [R, F], where drafters want it."""
+    if batch.final is not None:
+        ops.gather(x, ops.constant(np.arange(batch.count, dtype=np.int32)), batch.final)
+
+
+def keep_tap(x: Array, layer: int, batch: Batch, ops: Ops) -> None:
+    """The batch's part of `taps` that belongs to `layer` = x [R, W], where drafters want it."""
+    if batch.taps is None or layer not in batch.tap_layers:
+        return
+    taps, at = len(batch.tap_layers), batch.tap_layers.index(layer)
+    # seen as rows of W elements, those of this layer are every so manieth
+    source = np.full((batch.count, taps), -1, np.int32)
+    source[:, at] = np.arange(batch.count, dtype=np.int32)
+    ops.put_rows(x, ops.constant(source.reshape(-1)), 0, batch.taps.reshape(batch.count * taps, x.shape[1]))
 
 
 @dataclass(frozen=True)

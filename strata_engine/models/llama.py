@@ -11,7 +11,7 @@ import numpy as np
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.formats.base import WeightSource
 from strata_engine.memory.kv import KvMemory, LayerMemory
-from strata_engine.models.blocks import Attention, Linear, Mlp, pick_rows
+from strata_engine.models.blocks import Attention, Linear, Mlp, keep_tap, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.names import RowSplit, Wanted
 from strata_engine.models.rotary import make_rotary
@@ -123,24 +123,32 @@ class Llama:
         """out = what the head multiplies, for rows of the last residual stream. out may be x."""
         ops.rms_norm(x, self._norm, self.config.norm_eps, out)
 
+    @property
+    def final_width(self) -> int:
+        """A draft head takes rows after the final norm."""
+        return self.config.width
+
     def memory(self) -> list[LayerMemory | None]:
         """One key and one value for each kv head in every layer."""
         return [KvMemory(self.config.kv_heads, self.config.head_width)] * self.config.layers
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:
-        """The residual stream after the last layer of the rows that want logits, f32 [n, W]."""
+        """The residual stream after the last layer of the rows that want logits, f32 [n, W]; of all for drafters."""
         x = ops.take(batch.count, self.config.width)
         ops.embed(batch.ids, self._table, x)
         put_features(x, batch, ops)
         last = len(self._layers) - 1
         for n, ((mixer, inner), cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
             mixer.forward(x, cache, batch.rows, ops)
-            if n == last:  # nobody reads what follows for the other rows
+            if n == last and not batch.whole:  # nobody reads what follows for the other rows
                 x = pick_rows(x, batch, ops)
             inner.forward(x, ops)
             if n != last:
                 add_deepstack(x, batch, n, ops)
-        return Hidden(x, picked=True)
+            keep_tap(x, n, batch, ops)
+        if batch.final is not None:
+            self.final_norm(x, ops, batch.final)
+        return Hidden(x, picked=not batch.whole)
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
         """out f32 [len(rows), V] = head(norm(hidden[rows]))."""

@@ -6,14 +6,15 @@ Norms of a Hugging Face checkpoint are centred on zero (1 is added while loading
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from strata_engine.core.batch import Batch, Hidden
 from strata_engine.errors import CorruptFile
 from strata_engine.formats.base import WeightSource
 from strata_engine.memory.kv import LayerMemory
-from strata_engine.models.blocks import Linear, apply_linears, pick_rows
+from strata_engine.models.blocks import Linear, apply_linears, keep_final, keep_tap, pick_rows
 from strata_engine.models.config import ModelConfig, Traits, read_config
 from strata_engine.models.delta import DeltaNet, delta_memory, delta_tensors, make_delta
 from strata_engine.models.exp_config import ExpConfig, gguf_exp, hf_exp
@@ -53,6 +54,9 @@ class StreamMixture:
         return out
 
 
+Tap = Callable[[Array], None]
+
+
 @dataclass(frozen=True)
 class StreamLayer:
     """One layer over the streams."""
@@ -63,14 +67,16 @@ class StreamLayer:
     before_experts: StreamReader
     experts: StreamMixture
 
-    def mix(self, x: Array, cache: object, ids: Array, rows: Rows, ops: Ops) -> None:
-        """x [R, S, W] += its n-grams, then the mixer's result."""
+    def mix(self, x: Array, cache: object, ids: Array, rows: Rows, ops: Ops, tap: Tap | None = None) -> None:
+        """x [R, S, W] += its n-grams, then the mixer's result. `tap` sees what the mixer reads of the streams."""
         own = cache
         if self.ngrams is not None:
             self.ngrams.add_to(x, ids, cache, rows, ops)  # type: ignore[arg-type]
             own = cache.inner  # type: ignore[attr-defined]
         with ops.scope():
             mixed, weights = self.before_mixer.read(x, ops)
+            if tap is not None:
+                tap(mixed)
             values = self.mixer.mix(mixed, own, rows, ops)  # type: ignore[arg-type]
             (result,) = apply_linears(values, (self.mixer.out,), ops)
             _inject(result, weights, x, ops)
@@ -144,6 +150,11 @@ class Qwen4Exp:
         """The table of embeddings and the head's matrix, which a draft head shares."""
         return self._table, self._head.weight
 
+    @property
+    def final_width(self) -> int:
+        """A draft head takes the streams."""
+        return self._exp.streams * self.config.width
+
     def layer(self, n: int, weights: Mapping[str, Weight], vectors: Mapping[str, Array]) -> StreamLayer:
         """A layer from the loaded tensors; one beyond the last is that of a draft head."""
         config, exp, mixture, delta = self.config, self._exp, self.config.mixture, self.config.delta
@@ -173,23 +184,36 @@ class Qwen4Exp:
         return own if table is None else ngram_memory(table, exp.streams, config.width, own)
 
     def forward(self, batch: Batch, ops: Ops) -> Hidden:
-        """The streams after the last layer of the rows that want logits, f32 [n, S W]."""
+        """The streams after the last layer of the rows that want logits, f32 [n, S W]; of all for drafters.
+
+        A tap after a layer is what the next layer's mixer reads of the streams: one vector as wide as the model.
+        """
         width, streams = self.config.width, self._exp.streams
         embedded = ops.take(batch.count, width)
         ops.embed(batch.ids, self._table, embedded)
         x = repeat_rows(embedded, streams, ops)
         last = len(self._layers) - 1
         for n, (layer, cache) in enumerate(zip(self._layers, batch.caches, strict=True)):
-            layer.mix(x, cache, batch.ids, batch.rows, ops)
-            if n == last:  # nobody reads what follows for the other rows
+            tap = partial(keep_tap, layer=n - 1, batch=batch, ops=ops)
+            layer.mix(x, cache, batch.ids, batch.rows, ops, tap)
+            if n == last and not batch.whole:  # nobody reads what follows for the other rows
                 x = pick_rows(x.reshape(batch.count, -1), batch, ops).reshape(-1, streams, width)
             layer.think(x, ops)
-        return Hidden(x.reshape(-1, streams * width), picked=True)
+        wide = x.reshape(-1, streams * width)
+        keep_final(wide, batch, ops)
+        if last in batch.tap_layers:
+            with ops.scope():
+                keep_tap(self._last.read(x, ops)[0], last, batch, ops)
+        return Hidden(wide, picked=not batch.whole)
 
     def logits(self, hidden: Hidden, rows: Array, ops: Ops, out: Array) -> None:
         """out f32 [len(rows), V] = head of the gated mean of the streams."""
         with ops.scope():
-            x = hidden.rows.reshape(-1, self._exp.streams, self.config.width)
+            picked = hidden.rows
+            if not hidden.picked:
+                picked = ops.take(rows.shape[0], self.final_width)
+                ops.gather(hidden.rows, rows, picked)
+            x = picked.reshape(-1, self._exp.streams, self.config.width)
             mixed, _ = self._last.read(x, ops)
             ops.linear(mixed, [self._head.weight], [out])
 

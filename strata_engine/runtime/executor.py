@@ -7,12 +7,14 @@ running are apart, so plain torch operations and native programs go the same way
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
+from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
 from strata_engine.core.steps import Steps
+from strata_engine.draft.base import Features, Wants
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
 from strata_kernels.ops import Ops
@@ -21,11 +23,23 @@ from strata_kernels.ops import Ops
 class Executor:
     """One model on one Ops with one Memory. Not thread-safe: the ops have one workspace."""
 
-    def __init__(self, model: Model, ops: Ops, memory: Memory, limits: BatchLimits, feature_width: int = 0) -> None:
-        """`feature_width`: of the image features the model takes; 0: it takes none."""
-        self.limits = limits
+    def __init__(
+        self,
+        model: Model,
+        ops: Ops,
+        memory: Memory,
+        limits: BatchLimits,
+        feature_width: int = 0,
+        wants: Wants = Wants(),
+    ) -> None:
+        """`feature_width`: of the image features the model takes; 0: it takes none. `wants`: of all drafters."""
+        self.limits, self.wants = limits, wants
         self._model, self._ops = model, ops
-        self._buffers = BatchBuffers(limits, memory.caches, memory.page_tokens, ops, feature_width)
+        caches = memory.caches[: len(model.memory())]  # those behind are the drafters'
+        self._buffers = BatchBuffers(limits, caches, memory.page_tokens, ops, feature_width)
+        wide = len(wants.taps) * model.config.width
+        self._final = ops.zeros(limits.rows, model.final_width) if wants.final else None
+        self._taps = ops.zeros(limits.rows, wide) if wants.taps else None
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits)
         self._steps = Steps(ops, self._record)
@@ -42,8 +56,8 @@ class Executor:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of the logits buffer, the largest one the executor owns."""
-        return self._logits.nbytes
+        """Bytes of the logits and of what drafters read, the largest buffers the executor owns."""
+        return sum(array.nbytes for array in (self._logits, self._final, self._taps) if array is not None)
 
     def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """Compute the rows of `spans`; logits f32 [n, V] of the rows that wanted them, valid until the next run."""
@@ -51,9 +65,22 @@ class Executor:
         self._steps.run((rows, wanted))
         return self._host_logits[:wanted]
 
+    def features(self, rows: int) -> Features | None:
+        """What the last run left of its `rows` rows for drafters, valid until the next; None: they want nothing."""
+        if not self.wants.anything:
+            return None
+        final, taps = (None if array is None else array[:rows] for array in (self._final, self._taps))
+        return Features(final, taps)
+
     def _record(self, shape: tuple[int, int]) -> None:
         rows, wanted = shape
-        batch = self._buffers.view(rows, wanted)
+        batch = self._with_features(self._buffers.view(rows, wanted))
         hidden = self._model.forward(batch, self._ops)
         if wanted:
             self._model.logits(hidden, batch.logit_rows, self._ops, self._logits[:wanted])
+
+    def _with_features(self, batch: Batch) -> Batch:
+        left = self.features(batch.count)
+        if left is None:
+            return batch
+        return replace(batch, final=left.final, taps=left.taps, tap_layers=self.wants.taps)

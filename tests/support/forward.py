@@ -9,6 +9,7 @@ import torch
 from strata_engine.core.batch import BatchLimits, Span
 from strata_engine.core.pictures import Pictures
 from strata_engine.core.sequence import Hold
+from strata_engine.draft.base import Wants
 from strata_engine.formats.base import WeightSource
 from strata_engine.memory.memory import Memory
 from strata_engine.models.load import load_model
@@ -27,6 +28,7 @@ class Runner:
         context_tokens: int = 256,
         sequences: int = 8,
         rest: str = "none",
+        wants: Wants = Wants(),
     ) -> None:
         self.loaded = load_model(source, ops, rest=rest)
         self.model = self.loaded.model
@@ -34,7 +36,7 @@ class Runner:
         self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros, sequences)
         rows = max(512, context_tokens)
         self.executor = Executor(
-            self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows), self.width
+            self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows), self.width, wants
         )
 
     @property

@@ -174,3 +174,22 @@ def test_memory_without_states_takes_no_slots():
     memory = Memory(LAYERS, 4, 4, "f16", max_sequences=2)
     hold = Hold()
     assert memory.reserve(hold, 1) and hold.slot == -1 and memory.slots.total == 0
+
+
+def test_only_kept_rows_count_and_a_state_folds_those_that_were_drafts():
+    memory = Memory(STATES, 4, 4, "f16", max_sequences=2, drafts=3)
+    hold = Hold()
+    assert memory.reserve(hold, 12)
+    memory.commit(hold, 5)  # a prompt: every row was certain
+    assert (hold.tokens, hold.fold) == (5, 0)
+    memory.commit(hold, 3, keep=1)  # an anchor and two drafts that stand
+    assert (hold.tokens, hold.fold) == (8, 2)
+    memory.commit(hold, 1, keep=1)
+    assert (hold.tokens, hold.fold) == (9, 0)
+    hold.fold, hold.drafted = 2, 7
+    memory.release(hold)
+    assert (hold.tokens, hold.fold, hold.drafted) == (0, 0, 0)
+    stateless, hold = Memory(LAYERS, 4, 4, "f16"), Hold()
+    assert stateless.reserve(hold, 4)
+    stateless.commit(hold, 3, keep=1)
+    assert (hold.tokens, hold.fold) == (3, 0)
