@@ -3,4 +3,7 @@
 from __future__ import annotations
 
 # method -> "module:function"; the function is an OpenDrafter
-DRAFTERS: dict[str, str] = {}
+DRAFTERS: dict[str, str] = {
+    "ngram": "strata_engine.draft.ngram:open_ngram",
+    "suffix": "strata_engine.draft.suffix:open_suffix",
+}
