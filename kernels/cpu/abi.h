@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 9
+#define LLMRUN_ABI 10
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -76,7 +76,7 @@ enum LlmrunCode {
   LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages key_type value_type      f: scale
                            // p: q keys values positions sequences pages out key_scales value_scales
   LLMRUN_GATHER = 10,      // n: rows W source_rows    p: x index out
-  LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32)
+  LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32) share, or null
   LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)
   LLMRUN_PACK = 13,        // n: rows cols type        p: source packed grid|0
   // Mixture of experts; S = R k slots sorted by expert, `plan` i32 [1 + 3 E], see core/experts.h.

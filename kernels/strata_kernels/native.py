@@ -434,12 +434,14 @@ class NativeOps(DeltaOps, NativeStreamOps):
 
     # -- sampling helpers ---------------------------------------------------------------------------------------------
 
-    def argmax(self, logits: Array, out: Array) -> None:
-        """out[R] i32 = the lowest index of the maximum of each row of logits [R, V]."""
+    def argmax(self, logits: Array, out: Array, share: Array | None = None) -> None:
+        """out[R] i32 = the lowest index of the maximum of each row of logits [R, V]; share[R] = its softmax."""
         source = dense(logits, "argmax logits", (None, None))
         target = dense(out, "argmax out", source.shape[:1], "i32")
+        part = None if share is None else dense(share, "argmax share", source.shape[:1])
         if source.count:
-            self._emit(binding.ARGMAX, source.shape, (source, target), (target,))
+            written = (target,) if part is None else (target, part)
+            self._emit(binding.ARGMAX, source.shape, (source, target, part), written)
 
     def log_softmax(self, logits: Array, out: Array) -> None:
         """out[R, V] = log softmax of each row. out may be logits."""

@@ -339,6 +339,10 @@ class Ops(StreamOps, Protocol):
         """out[n, W] = x[index[n], W]; index i32."""
         ...
 
+    def argmax(self, logits: Array, out: Array, share: Array | None = None) -> None:
+        """out[R] i32 = the lowest index of the maximum of each row of logits [R, V]; share[R] = its softmax."""
+        ...
+
     def put_rows(self, x: Array, index: Array, column: int, out: Array, add: bool = False) -> None:
         """out[r, W] = x[index[r], column : column + W] where index[r] >= 0; other rows stay. With `add`, added.
 

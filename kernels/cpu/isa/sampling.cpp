@@ -31,15 +31,17 @@ float row_exp_sum(const float* x, int64_t count, float most) {
 
 }  // namespace
 
-// The lowest index of the maximum; 0 for a row of NaN.
+// The lowest index of the maximum; 0 for a row of NaN. Where it is wanted, the softmax of that element too.
 void argmax(const Job& job) {
   const int64_t count = job.op->n[1];
+  float* share = static_cast<float*>(job.op->p[2]);
   for (int64_t r = job.begin; r < job.end; ++r) {
     const float* x = static_cast<const float*>(job.op->p[0]) + r * count;
     const float most = row_maximum(x, count);
     int64_t i = 0;
     while (i < count && x[i] != most) ++i;
     static_cast<int32_t*>(job.op->p[1])[r] = i < count ? static_cast<int32_t>(i) : 0;
+    if (share) share[r] = 1.0f / row_exp_sum(x, count, most);
   }
 }
 

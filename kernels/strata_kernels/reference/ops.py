@@ -190,6 +190,10 @@ class ReferenceOps(ReferenceStreamOps):
         """out[n, W] = x[index[n], W]."""
         self._do(partial(_gather, tensor(x), tensor(index), tensor(out)))
 
+    def argmax(self, logits: Array, out: Array, share: Array | None = None) -> None:
+        """out[R] = the lowest index of the maximum of each row of logits [R, V]; share[R] = its softmax."""
+        self._do(partial(_argmax, tensor(logits), tensor(out), None if share is None else tensor(share)))
+
     def put_rows(self, x: Array, index: Array, column: int, out: Array, add: bool = False) -> None:
         """out[r] (+)= x[index[r], column : column + W] where index[r] >= 0. Raises ValueError: columns outside x."""
         if not 0 <= column <= x.shape[1] - out.shape[1]:
@@ -207,6 +211,15 @@ class ReferenceOps(ReferenceStreamOps):
 
 def _add(a: Tensor, b: Tensor, out: Tensor) -> None:
     out.copy_(a + b)
+
+
+def _argmax(logits: Tensor, out: Tensor, share: Tensor | None) -> None:
+    # torch's own promises no order among equals; a row of NaN gives 0, as the native kernels do
+    most, count = logits.max(-1, keepdim=True).values, logits.shape[1]
+    places = torch.arange(count).expand_as(logits).where(logits == most, count)
+    out.copy_(places.min(-1).values % count)
+    if share is not None:
+        torch.exp(most[:, 0] - logits.logsumexp(-1), out=share)
 
 
 def _gather(x: Tensor, index: Tensor, out: Tensor) -> None:
