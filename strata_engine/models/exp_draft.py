@@ -43,11 +43,19 @@ class StreamDraft:
         """What it keeps of each token."""
         return sparse_memory(self.config, exp_of(self.config))
 
-    def forward(self, ids: Array, streams: Array, cache: IndexedLayer, rows: Rows, ops: Ops) -> Array:
+    @property
+    def states_width(self) -> int:
+        """Of the streams that it takes and gives, side by side."""
+        return exp_of(self.config).streams * self.config.width
+
+    def forward(
+        self, ids: Array, streams: Array, cache: IndexedLayer, rows: Rows, ops: Ops, pick: Array | None = None
+    ) -> Array:
         """f32 [R, S W]: the streams after the block, in the workspace of the enclosing scope.
 
         `ids` i32 [R]: the tokens that follow the rows; `streams` f32 [R, S W]: those of the model after its last layer,
-        or what an earlier call gave.
+        or what an earlier call gave. `pick` i32 [n]: only these rows, [n, S W]; the others end once their keys are
+        stored.
         """
         count, width, eps = ids.shape[0], self.config.width, self.config.norm_eps
         embedded, first, normed = ops.take(count, width), ops.take(count, width), ops.take(*streams.shape)
@@ -58,8 +66,12 @@ class StreamDraft:
         ops.rms_norm(streams, self.hidden_norm, eps, normed)
         ops.linear(normed.reshape(-1, width), [self.hidden.weight], [x.reshape(-1, width)], add=True)
         self.layer.mix(x, cache, ids, rows, ops)
+        if pick is not None:
+            picked = ops.take(pick.shape[0], self.states_width)
+            ops.gather(x.reshape(count, -1), pick, picked)
+            x = picked.reshape(pick.shape[0], *x.shape[1:])
         self.layer.think(x, ops)
-        return x.reshape(count, -1)
+        return x.reshape(x.shape[0], -1)
 
     def logits(self, streams: Array, ops: Ops, out: Array) -> None:
         """out f32 [R, V] of streams that `forward` gave."""

@@ -71,11 +71,18 @@ class DraftHead:
         """What it keeps of each token."""
         return KvMemory(self.config.kv_heads, self.config.head_width)
 
-    def forward(self, ids: Array, hidden: Array, cache: KvLayer, rows: Rows, ops: Ops) -> Array:
+    @property
+    def states_width(self) -> int:
+        """Of the states that it takes and gives."""
+        return self.config.width
+
+    def forward(
+        self, ids: Array, hidden: Array, cache: KvLayer, rows: Rows, ops: Ops, pick: Array | None = None
+    ) -> Array:
         """f32 [R, W]: the hidden states after its norm, in the workspace of the enclosing scope.
 
         `ids` i32 [R]: the tokens that follow the rows; `hidden` f32 [R, W]: the model's states after its final norm, or
-        what an earlier call gave.
+        what an earlier call gave. `pick` i32 [n]: only these rows, [n, W]; the others end once their keys are stored.
         """
         eps, x = self.config.norm_eps, ops.take(*hidden.shape)
         with ops.scope():
@@ -86,6 +93,10 @@ class DraftHead:
             ops.rms_norm(hidden, self.hidden_norm, eps, part)
             ops.linear(part, [self.right.weight], [x], add=True)
         self.mixer.forward(x, cache, rows, ops)
+        if pick is not None:
+            picked = ops.take(pick.shape[0], x.shape[1])
+            ops.gather(x, pick, picked)
+            x = picked
         self.inner.forward(x, ops)
         ops.rms_norm(x, self.norm, eps, x)
         return x
