@@ -100,6 +100,16 @@ class Memory:
         hold.tokens += tokens
         hold.fold = tokens - keep if self.recurrent and keep is not None else 0
 
+    def unfold(self, hold: Hold) -> None:
+        """All committed rows are about to run again, as certain ones: nothing is left to fold in."""
+        hold.fold = 0
+
+    def trim(self, hold: Hold) -> None:
+        """Give back the pages that the next token does not need: room for drafts is nobody's for longer than a step."""
+        needed = self.pages_for(hold.tokens + 1)
+        self.pool.give(hold.pages[needed:])
+        del hold.pages[needed:]
+
     def release(self, hold: Hold) -> None:
         """Give all pages and the slot back; the hold is empty and may be used again."""
         self.pool.give(hold.pages)

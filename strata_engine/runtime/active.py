@@ -16,6 +16,15 @@ from strata_engine.runtime.transforms import Floats, History
 from strata_engine.text.base import ReplyReader
 
 
+@dataclass(frozen=True)
+class Advance:
+    """What rows of a step gave: drafts that stand, drafts that were judged, the Finish when the sequence ends."""
+
+    accepted: int = 0
+    judged: int = 0
+    finish: Finish | None = None
+
+
 @dataclass(eq=False)
 class Active:
     """What the engine keeps beside a Sequence. All methods run in the engine's thread."""
@@ -39,6 +48,17 @@ class Active:
         self.stream.put(Started(self.sequence.id, self.sequence.prompt_tokens))
         for notice in self.prompt.notices:
             self.stream.put(notice)
+
+    def advance_all(self, logits: Floats, drafts: tuple[int, ...]) -> Advance:
+        """Choose token after token of rows f32 [1 + drafts, V], as long as the next row's draft is the token chosen."""
+        for row, draft in enumerate(drafts):
+            finish = self.advance(logits[row])
+            hit = self.sequence.tokens[-1] == draft
+            if finish is not None:  # a draft that foretold the last token was not wrong, but its row is not wanted
+                return Advance(row, row if hit else row + 1, finish)
+            if not hit:
+                return Advance(row, row + 1)
+        return Advance(len(drafts), len(drafts), self.advance(logits[len(drafts)]))
 
     def advance(self, logits: Floats) -> Finish | None:
         """Choose the next token and tell about it; the Finish to send when the sequence ends here."""

@@ -7,11 +7,11 @@ alone, and the loop goes on.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from strata_backends.base import Backend
@@ -25,16 +25,16 @@ from strata_engine.models.load import Progress
 from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.active import Active
 from strata_engine.runtime.api import Load, Report, Sink
+from strata_engine.runtime.attempt import attempt
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, open_parts
 from strata_engine.runtime.prompt import Limits, make_prompt, make_reader
 from strata_engine.runtime.report import make_report
 from strata_engine.runtime.sampler import Chooser, check_params
 from strata_engine.runtime.scheduler import Piece, Work
+from strata_engine.runtime.speculation import Verdict
 from strata_engine.runtime.stream import SequenceStream
 from strata_engine.runtime.transforms import Floats
-
-log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -44,6 +44,7 @@ class Engine:
         self.parts = parts
         self._scheduler = parts.scheduler
         self._meters = Meters()
+        self._spec = parts.speculation
         self._active: dict[str, Active] = {}
         self._wake = threading.Condition()
         self._closing = False
@@ -118,7 +119,7 @@ class Engine:
     def report(self) -> Report:
         """Every choice made and why, memory by use, speed so far."""
         with self._wake:
-            return make_report(self.parts, self._meters)
+            return make_report(self.parts, self._meters, self._spec.notices)
 
     def load_numbers(self) -> Load:
         """Live numbers for metrics."""
@@ -146,7 +147,7 @@ class Engine:
         finally:
             # empty after a normal end; after a bug of ours nobody may wait for ever
             for active in list(self._active.values()):
-                self._attempt(active.fail, LlmrunError("the engine stopped unexpectedly", hint="please report this"))
+                attempt(active.fail, LlmrunError("the engine stopped unexpectedly", hint="please report this"))
             self._active.clear()
             self._closing = True
 
@@ -168,32 +169,55 @@ class Engine:
 
     def _step(self, work: Work) -> None:
         begun = time.perf_counter()
+        for sequence in work.preempted:
+            self._spec.forget(sequence.id)
         for sequence in work.impossible:
             self._fail(self._active[sequence.id], self._scheduler.too_large(sequence))
         actives = [self._active[piece.sequence.id] for piece in work.pieces]
         for active in actives:
             self._guarded(active, active.start)
         pieces = [p for p in work.pieces if p.sequence.id in self._active]
-        ran_s = self._compute(pieces)
+        ran_s = self._compute(self._spec.extend(pieces, self._make_room) if self._spec.active else pieces)
+        self._tell_notices()
         self._meters.count_host(time.perf_counter() - begun - ran_s)
 
+    def _make_room(self, decoding: Sequence[Piece], most: int, rows: int) -> list[int]:
+        with self._wake:
+            return self._scheduler.make_room(decoding, most, rows)
+
+    def _tell_notices(self) -> None:
+        for notice in self._spec.take_notices():
+            for active in list(self._active.values()):
+                self._guarded(active, active.stream.put, notice)
+
     def _compute(self, pieces: list[Piece], again: bool = False) -> float:
-        """Run the rows and let each sequence go on; seconds spent in the model. A failing batch is run one by one."""
+        """Run the rows and let each sequence go on; seconds spent in the model.
+
+        A failing batch is run again one by one, and without drafts.
+        """
         if not pieces:
             return 0.0
         begun = time.perf_counter()
-        logits, error = self._attempt(self._run, pieces, again)
+        logits, error = attempt(self._run, pieces, again)
         ran_s = time.perf_counter() - begun
         if error is not None:
-            if len(pieces) > 1:
-                return sum(self._compute([piece], again=True) for piece in pieces)
+            self._spec.drop()
+            if len(pieces) > 1 or pieces[0].drafts:
+                return sum(self._compute([replace(piece, drafts=())], again=True) for piece in pieces)
             self._fail(self._active[pieces[0].sequence.id], error)
             return ran_s
         with self._wake:
             self._scheduler.done(pieces)
             self._meters.count(pieces, ran_s)
-        for piece, row in zip([p for p in pieces if p.last], logits, strict=True):
-            self._advance(self._active[piece.sequence.id], row)
+        verdicts, row = [], 0
+        for piece in pieces:
+            end = row + piece.logits
+            verdicts.append(self._advance(piece, logits[row:end]))
+            row = end
+        if self._spec.active:
+            rows = sum(piece.rows for piece in pieces)
+            told_s = time.perf_counter() - begun - ran_s
+            self._spec.settle(verdicts, self.parts.executor.features(rows), ran_s, told_s)
         return ran_s
 
     def _run(self, pieces: Sequence[Piece], again: bool) -> Floats:
@@ -201,32 +225,46 @@ class Engine:
         if again and self.parts.memory.recurrent:
             for piece in pieces:
                 self._restore(piece.sequence)
-        spans = [self._span(p.sequence, p.sequence.hold.tokens, p.count, int(p.last)) for p in pieces]
-        return self.parts.executor.run(spans)
+        return self.parts.executor.run([self._span(piece, piece.sequence.hold.tokens) for piece in pieces])
 
-    def _span(self, sequence: TokenSequence, start: int, count: int, logits: int) -> Span:
-        """`count` rows from token `start`; makes the features of the images in them."""
-        hold, pictures, eye = sequence.hold, sequence.pictures, self.parts.eye
-        sight = eye.sight(pictures, start, count) if eye and pictures else None
-        return Span(sequence.tokens[start : start + count], start, hold.pages, logits, hold.slot, sight)
+    def _span(self, piece: Piece, start: int) -> Span:
+        """The rows of a piece from token `start`; makes the features of the images in them."""
+        sequence, hold = piece.sequence, piece.sequence.hold
+        pictures, eye = sequence.pictures, self.parts.eye
+        sight = eye.sight(pictures, start, piece.rows) if eye and pictures else None
+        ids = [*sequence.tokens[start : start + piece.count], *piece.drafts]
+        keep = piece.count if piece.drafts else None
+        return Span(ids, start, hold.pages, piece.logits, hold.slot, sight, keep, hold.fold)
 
     def _restore(self, sequence: TokenSequence) -> None:
         """Bring a recurrent state back to the committed tokens: their rows run again, to the same bits."""
         hold, most = sequence.hold, self.parts.executor.limits.rows
+        self.parts.memory.unfold(hold)
         for start in range(0, hold.tokens, most):
-            self.parts.executor.run([self._span(sequence, start, min(most, hold.tokens - start), 0)])
+            piece = Piece(sequence, min(most, hold.tokens - start), last=False)
+            self.parts.executor.run([self._span(piece, start)])
 
-    def _advance(self, active: Active, logits: Floats) -> None:
-        finish, error = self._attempt(active.advance, logits)
+    def _advance(self, piece: Piece, logits: Floats) -> Verdict:
+        """Let a sequence choose what its rows allow: only the rows of tokens that stand are kept."""
+        if not piece.last:
+            return Verdict(piece)
+        active = self._active[piece.sequence.id]
+        gone, error = attempt(active.advance_all, logits, piece.drafts)
         if error is not None:
             # what made it fail may sit in its pages (a NaN does): nobody may inherit that
             self.parts.memory.clear(active.sequence.hold)
             self._fail(active, error)
-        elif finish is not None:
-            self._end(active, lambda _: finish)
+            return Verdict(piece, alive=False)
+        if piece.room:
+            with self._wake:
+                self._scheduler.keep(piece, gone.accepted)
+                self._meters.count_accepted(gone.accepted)
+        if gone.finish is not None:
+            self._end(active, lambda _: gone.finish)
+        return Verdict(piece, gone.accepted, gone.judged, alive=gone.finish is None)
 
-    def _guarded(self, active: Active, action: Callable[[], Any]) -> None:
-        _, error = self._attempt(action)
+    def _guarded(self, active: Active, action: Callable[..., Any], *args: Any) -> None:
+        _, error = attempt(action, *args)
         if error is not None:
             self._fail(active, error)
 
@@ -238,29 +276,18 @@ class Engine:
             active.start()
             active.stream.put(make_finish(active))
 
-        _, error = self._attempt(tell)
+        _, error = attempt(tell)
         if error is not None:
-            self._attempt(active.fail, error)
+            attempt(active.fail, error)
 
     def _fail(self, active: Active, error: LlmrunError) -> None:
         self._release(active)
-        self._attempt(active.start)
-        self._attempt(active.fail, error)
+        attempt(active.start)
+        attempt(active.fail, error)
 
     def _release(self, active: Active) -> None:
+        self._spec.forget(active.sequence.id)
         with self._wake:
             self._scheduler.finish(active.sequence)
             self._active.pop(active.sequence.id, None)
             self._wake.notify_all()
-
-    def _attempt(self, action: Callable[..., Any], *args: Any) -> tuple[Any, LlmrunError | None]:
-        """(result, None) or (None, error): the loop's one catch-all, so that one sequence cannot end the others."""
-        try:
-            return action(*args), None
-        except LlmrunError as error:
-            return None, error
-        except Exception as error:  # noqa: BLE001 - a sink, a reader or a kernel of one sequence must not end the loop
-            log.exception("sequence failed")
-            failure = LlmrunError(f"internal error: {type(error).__name__}: {error}", hint="please report this")
-            failure.__cause__ = error
-            return None, failure

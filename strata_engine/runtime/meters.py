@@ -10,7 +10,10 @@ from strata_engine.runtime.scheduler import Piece
 
 @dataclass
 class Meters:
-    """Totals since the engine was opened. `host_s`: time of steps outside the model (scheduling, sampling, events)."""
+    """Totals since the engine was opened. `host_s`: time of steps outside the model (scheduling, sampling, events).
+
+    `decode_rows`: rows after generated tokens, of drafts only those that stand.
+    """
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -31,6 +34,11 @@ class Meters:
         self.decode_rows += rows - prompt
         self._prompt_share = prompt / rows
         self._spend(ran_s)
+
+    def count_accepted(self, drafts: int) -> None:
+        """Drafts of a sequence that stand: tokens beside the one that a row gives anyway."""
+        self.generated_tokens += drafts
+        self.decode_rows += drafts
 
     def count_host(self, host_s: float) -> None:
         """The rest of the step: scheduling, sampling, events. Spent on what the rows were for."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from strata_backends.base import Backend, Choice, ChosenOps, DeviceInfo, Profile
 from strata_engine.config import NO_PROJECTOR, EngineConfig, SamplingParams
 from strata_engine.core.batch import BatchLimits
+from strata_engine.draft.base import DraftContext, DraftRoom
 from strata_engine.errors import DeviceError, NotFound, UsageError
 from strata_engine.events import Notice
 from strata_engine.formats.base import WeightSource
@@ -22,10 +23,13 @@ from strata_engine.models.load import Loaded, Progress, load_model
 from strata_engine.placement.estimate import Estimate, estimate, require_fit
 from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.defaults import default_context, merge_defaults
+from strata_engine.runtime.drafters import Drafting, check_spec, open_drafters
 from strata_engine.runtime.executor import Executor
 from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits
 from strata_engine.runtime.sight import Eye, make_eye
+from strata_engine.runtime.speculation import Speculation, wants_of
 from strata_engine.text.base import TextRules
+from strata_kernels.ops import Ops
 
 MODES = ("exact", "fast")  # fast may vary with the batch; a backend without faster kernels runs exact and says so
 
@@ -49,6 +53,7 @@ class Opened:
     choices: tuple[Choice, ...]
     notices: tuple[Notice, ...]
     eye: Eye | None = None  # of a model that sees
+    speculation: Speculation = field(default_factory=Speculation)
 
 
 def open_parts(files: ModelFiles, config: EngineConfig, backend: Backend, progress: Progress | None = None) -> Opened:
@@ -66,6 +71,7 @@ def check_config(config: EngineConfig) -> None:
     """Refuse what cannot be honoured. Raises UsageError naming field and value."""
     if config.mode not in MODES:
         raise UsageError(f"unknown mode {config.mode!r}", hint=f"one of: {', '.join(MODES)}")
+    check_spec(config.spec)
     least = {
         "context_tokens": config.context_tokens if config.context_tokens is not None else 2,
         "max_sequences": config.max_sequences,
@@ -117,14 +123,28 @@ def _open(
         why = f"relative error (RMS) of what was left in floats: {loaded.rest.summary()}"
         notes.append(Choice("quantize rest", config.quantize_rest, why))
     eye = make_eye(loaded.tower, rules.tokenizer)
-    layers, pages = loaded.model.memory(), priced.pool_tokens // config.page_tokens
-    memory = Memory(layers, pages, config.page_tokens, config.kv_type, chosen.ops.zeros, config.max_sequences)
+    drafting = _drafting(config, source, loaded, chosen.ops, rules)
+    notes.extend(drafting.choices)
+    layers = [loaded.model.memory(), *(drafter.memory() for drafter in drafting.drafters)]
+    memory = Memory(
+        [layer for part in layers for layer in part],
+        priced.pool_tokens // config.page_tokens,
+        config.page_tokens,
+        config.kv_type,
+        chosen.ops.zeros,
+        config.max_sequences,
+        drafting.most,
+    )
     # a full house of decode rows must fit into one step
     rows = max(config.batch_rows, config.max_sequences)
-    limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, config.max_sequences)
+    with_logits = min(rows, config.max_sequences * (1 + drafting.most))
+    limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, with_logits)
     scheduler = Scheduler(memory, SchedulerLimits(config.max_sequences, config.max_queue, rows, priced.context_tokens))
+    wants, width = wants_of(drafting.drafters), eye.feature_width if eye else 0
+    executor = Executor(loaded.model, chosen.ops, memory, limits, width, wants)
+    _bind(drafting, memory, executor, len(layers[0]))
     notes_of_files = tuple(Notice("model", note) for note in files.notes)
-    notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices)
+    notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices, *drafting.notices)
     return Opened(
         files=files,
         config=config,
@@ -133,7 +153,7 @@ def _open(
         loaded=loaded,
         rules=rules,
         memory=memory,
-        executor=Executor(loaded.model, chosen.ops, memory, limits, eye.feature_width if eye else 0),
+        executor=executor,
         scheduler=scheduler,
         priced=priced,
         defaults=merge_defaults(source.metadata(), files.defaults, config.defaults),
@@ -141,7 +161,23 @@ def _open(
         choices=tuple(notes),
         notices=notices,
         eye=eye,
+        speculation=Speculation(drafting.drafters, drafting.control, drafting.most, loaded.model.config.vocab_size),
     )
+
+
+def _drafting(config: EngineConfig, source: WeightSource, loaded: Loaded, ops: Ops, rules: TextRules) -> Drafting:
+    """The drafters asked for. Raises what opening them raises, when the config is strict."""
+    path = None if config.spec.draft is None else Path(config.spec.draft)
+    recurrent = any(layer is not None and layer.slot_bytes for layer in loaded.model.memory())
+    return open_drafters(DraftContext(loaded.model, source, ops, config, rules, path), recurrent)
+
+
+def _bind(drafting: Drafting, memory: Memory, executor: Executor, first: int) -> None:
+    """Give each drafter the caches of its layers, which stand behind the target's `first` layers."""
+    for drafter in drafting.drafters:
+        end = first + len(drafter.memory())
+        drafter.bind(DraftRoom(memory.caches[first:end], executor.ops, executor.limits, memory.page_tokens))
+        first = end
 
 
 def _price(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from strata_engine.events import Notice
 from strata_engine.runtime.api import Report
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, choice_record
 
 
-def make_report(parts: Opened, meters: Meters) -> Report:
-    """All values are plain JSON data; bytes and seconds."""
+def make_report(parts: Opened, meters: Meters, later: Sequence[Notice] = ()) -> Report:
+    """All values are plain JSON data; bytes and seconds. `later`: notices since the model was opened."""
     memory = {
         "weights_packed_bytes": parts.loaded.packed_bytes,
         "weights_mapped_bytes": parts.loaded.mapped_bytes,
@@ -23,4 +26,4 @@ def make_report(parts: Opened, meters: Meters) -> Report:
         "recorded_steps": float(parts.executor.recorded),
         "preemptions": float(parts.scheduler.preemptions),
     }
-    return Report(tuple(choice_record(c) for c in parts.choices), memory, speed, parts.notices)
+    return Report(tuple(choice_record(c) for c in parts.choices), memory, speed, (*parts.notices, *later))

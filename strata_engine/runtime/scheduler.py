@@ -8,7 +8,7 @@ thread-safe: the engine holds one lock around every call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from strata_engine.core.sequence import DONE, RUNNING, WAITING, Sequence
@@ -28,19 +28,40 @@ class SchedulerLimits:
 
 @dataclass(frozen=True)
 class Piece:
-    """The next `count` rows of a sequence; `last`: after them its next token can be chosen."""
+    """The next `count` rows of a sequence; `last`: after them its next token can be chosen.
+
+    `room`: pages are reserved for so many drafts behind them. `drafts`: guessed ids, a row each.
+    """
 
     sequence: Sequence
     count: int
     last: bool
+    room: int = 0
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the forward, those of drafts too."""
+        return self.count + len(self.drafts)
+
+    @property
+    def logits(self) -> int:
+        """How many of the last rows want logits: with drafts the one before the first of them, too."""
+        return 1 + len(self.drafts) if self.last else 0
+
+    @property
+    def decodes(self) -> bool:
+        """Is it the one row after a generated token?"""
+        return self.last and self.count == 1 and self.sequence.generated > 0
 
 
 @dataclass(frozen=True)
 class Work:
-    """One step: rows to run, and sequences that can never fit (already released)."""
+    """One step: rows to run, sequences that can never fit (already released), and those preempted for others."""
 
     pieces: tuple[Piece, ...]
     impossible: tuple[Sequence, ...] = ()
+    preempted: tuple[Sequence, ...] = ()
 
 
 class Scheduler:
@@ -53,6 +74,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._arrivals = 0
+        self._preempted: list[Sequence] = []  # in this step
 
     @property
     def waiting(self) -> int:
@@ -129,6 +151,7 @@ class Scheduler:
 
     def next(self) -> Work | None:
         """Choose the rows of the next step; their pages are reserved. None when there is nothing to run."""
+        self._preempted = []
         pieces, impossible = self._decode_pieces()
         left = self.limits.batch_rows - len(pieces)
         self._admit(left)
@@ -141,7 +164,9 @@ class Scheduler:
                 count = min(left, sequence.pending)
                 pieces.append(Piece(sequence, count, count == sequence.pending))
                 left -= count
-        return Work(tuple(pieces), tuple(impossible)) if pieces or impossible else None
+        if not pieces and not impossible:
+            return None
+        return Work(tuple(pieces), tuple(impossible), tuple(self._preempted))
 
     def _decode_pieces(self) -> tuple[list[Piece], list[Sequence]]:
         pieces: list[Piece] = []
@@ -168,6 +193,7 @@ class Scheduler:
         sequence.state = WAITING
         sequence.preemptions += 1
         self.preemptions += 1
+        self._preempted.append(sequence)
         self._waiting.appendleft(sequence)  # the youngest goes first, so an older one lands before it
 
     def _admit(self, rows_left: int) -> None:
@@ -184,8 +210,33 @@ class Scheduler:
             self._running.append(sequence)
             unread += sequence.pending
 
+    def make_room(self, pieces: Collection[Piece], most: int, rows: int) -> list[int]:
+        """For how many drafts behind each of these decoding pieces there is room, up to `most`; pages are reserved.
+
+        `rows`: of the whole step so far. Drafts take what nobody else wants: rows that are left, pages that are free
+        while nobody waits for any, and positions that the answer can still reach.
+        """
+        left, found = self.limits.batch_rows - rows, []
+        for done, piece in enumerate(pieces):
+            sequence, hold = piece.sequence, piece.sequence.hold
+            pages = len(hold.pages) + (0 if self._waiting else self._memory.pool.free)
+            fits = pages * self._memory.page_tokens - hold.tokens - 1
+            reach = sequence.limit_tokens - len(sequence.tokens) - 1
+            room = max(0, min(most, fits, reach, left // (len(pieces) - done)))
+            if room and not self._memory.reserve(hold, 1 + room):
+                room = 0
+            left -= room
+            found.append(room)
+        return found
+
+    def keep(self, piece: Piece, accepted: int) -> None:
+        """The first `accepted` drafts of a piece stand: they count, and the rest of its room is given back."""
+        if piece.sequence.state == RUNNING:
+            self._memory.commit(piece.sequence.hold, accepted, keep=0)
+            self._memory.trim(piece.sequence.hold)
+
     def done(self, pieces: Iterable[Piece]) -> None:
-        """The pieces were computed: their keys and values count from now on."""
+        """The pieces were computed: their keys and values count from now on, those of drafts only with `keep`."""
         for piece in pieces:
             if piece.sequence.state == RUNNING:
                 self._memory.commit(piece.sequence.hold, piece.count)

@@ -17,7 +17,7 @@ CATCH_ALL = {
     "strata_cli/main.py": 1,  # last resort of a command
     "strata_cli/server/access.py": 1,  # request handler: a 500 for this client only
     "strata_cli/server/generation.py": 1,  # the same, in the thread that prepares a request
-    "strata_engine/runtime/engine.py": 1,  # one sequence fails alone
+    "strata_engine/runtime/attempt.py": 1,  # one sequence, or one drafter, fails alone
 }
 
 

@@ -1,0 +1,186 @@
+"""Speculation of one engine: which drafts go into a step, who is told of its rows, and what was learned from it.
+
+A step goes `extend` (drafts for the pieces that decode), the forward, `settle` (kept rows to the drafters, numbers to
+the controller). A drafter that raises is switched off for good; its sequences go on without drafts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from strata_engine.draft.base import Ask, Drafter, Features, Proposal, Seen, Wants
+from strata_engine.draft.plan import Control, Load, Plan, Round
+from strata_engine.events import Notice
+from strata_engine.runtime.attempt import attempt
+from strata_engine.runtime.scheduler import Piece
+
+MakeRoom = Callable[[Sequence[Piece], int, int], list[int]]  # Scheduler.make_room under the engine's lock
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a piece: drafts that stand, drafts that were judged, whether its sequence goes on."""
+
+    piece: Piece
+    accepted: int = 0
+    judged: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The step that runs now; `proposals` by sequence."""
+
+    plan: Plan
+    load: Load
+    proposals: dict[str, Proposal]
+    draft_s: float
+
+
+class Speculation:
+    """The drafters of an engine under one controller. Used from the engine's thread only, once it runs."""
+
+    def __init__(
+        self, drafters: Sequence[Drafter] = (), control: Control | None = None, most: int = 0, vocab_size: int = 0
+    ) -> None:
+        """`most`: deepest chain of drafts in a step. `vocab_size`: drafts are ids below it."""
+        self.most = most if drafters and control is not None else 0
+        self.notices: list[Notice] = []
+        self._told = 0
+        self._drafters = {drafter.name: drafter for drafter in drafters} if self.most else {}
+        self._control, self._vocab_size = control, vocab_size
+        self._wants = wants_of(drafters)
+        self._step: _Step | None = None
+
+    @property
+    def active(self) -> bool:
+        """Is there a drafter that works?"""
+        return bool(self._drafters)
+
+    def take_notices(self) -> list[Notice]:
+        """Notices that came up since the last call; all of them stay in `notices`."""
+        new, self._told = self.notices[self._told :], len(self.notices)
+        return new
+
+    def extend(self, pieces: list[Piece], make_room: MakeRoom) -> list[Piece]:
+        """The pieces of a step, those that decode with drafts where the controller wants some."""
+        self._step = None
+        decoding = [piece for piece in pieces if piece.decodes]
+        if self._control is None or not self.active or not decoding:
+            return pieces
+        load = Load(len(decoding), max(len(p.sequence.tokens) for p in decoding), len(decoding) < len(pieces))
+        plan = self._control.choose(load)
+        drafter = self._drafters.get(plan.drafter or "")
+        depth = min(plan.depth, self.most)
+        if drafter is None or depth < 1:
+            self._step = _Step(Plan(), load, {}, 0.0)
+            return pieces
+        begun = time.perf_counter()
+        found = make_room(decoding, depth, sum(p.rows for p in pieces))
+        rooms = {p.sequence.id: room for p, room in zip(decoding, found, strict=True)}
+        asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in decoding if rooms[p.sequence.id]]
+        proposals, drafts = self._ask(self._control, drafter, plan, asks)
+        self._step = _Step(plan, load, proposals, time.perf_counter() - begun)
+        return [
+            replace(piece, room=rooms.get(piece.sequence.id, 0), drafts=drafts.get(piece.sequence.id, ()))
+            for piece in pieces
+        ]
+
+    def _ask(
+        self, control: Control, drafter: Drafter, plan: Plan, asks: list[Ask]
+    ) -> tuple[dict[str, Proposal], dict[str, tuple[int, ...]]]:
+        """By sequence: what the drafter proposes, and the drafts to verify."""
+        ids = [ask.sequence.id for ask in asks]
+
+        def propose() -> list[Proposal]:
+            given = drafter.propose(asks)
+            self._check(asks, given)
+            return given
+
+        given = self._guarded(drafter, propose) if asks else None
+        if not given:
+            return {}, {}
+        depths = control.cut(plan, given)
+        drafts = [proposal.tokens[:depth] for proposal, depth in zip(given, depths, strict=True)]
+        return dict(zip(ids, given, strict=True)), dict(zip(ids, drafts, strict=True))
+
+    def _check(self, asks: list[Ask], given: list[Proposal]) -> None:
+        """Raises ValueError for proposals that no step can verify (a bug of the drafter)."""
+        for ask, proposal in zip(asks, given, strict=True):
+            if len(proposal.tokens) > ask.most:
+                raise ValueError(f"{len(proposal.tokens)} drafts where {ask.most} were asked for")
+            if any(not 0 <= token < self._vocab_size for token in proposal.tokens):
+                raise ValueError(f"a draft of {proposal.tokens} is no id below {self._vocab_size}")
+
+    def drop(self) -> None:
+        """The step failed: its times tell nothing."""
+        self._step = None
+
+    def settle(self, verdicts: Sequence[Verdict], features: Features | None, step_s: float, host_s: float) -> None:
+        """The rows of the step ran, tokens were chosen and told: feed the drafters, tell the controller."""
+        begun = time.perf_counter()
+        seen, row = [], 0
+        for verdict in verdicts:
+            piece, hold = verdict.piece, verdict.piece.sequence.hold
+            count = piece.count + verdict.accepted
+            if verdict.alive:
+                seen.append(Seen(piece.sequence, hold.tokens - count, count, row))
+            row += piece.rows
+        for drafter in list(self._drafters.values()):
+            self._guarded(drafter, drafter.observe, seen, self._own(features, drafter.wants))
+        self._record(verdicts, time.perf_counter() - begun, step_s, host_s)
+
+    def _record(self, verdicts: Sequence[Verdict], fed_s: float, step_s: float, host_s: float) -> None:
+        step = self._step
+        self._step = None
+        if step is None or self._control is None:
+            return
+        judged = [v for v in verdicts if v.piece.decodes]
+        proposals = tuple(step.proposals.get(v.piece.sequence.id, Proposal()) for v in judged)
+        drafted, accepted = (tuple(getattr(v, what) for v in judged) for what in ("judged", "accepted"))
+        self._control.record(
+            Round(step.plan, step.load, drafted, accepted, proposals, step.draft_s + fed_s, step_s, host_s)
+        )
+
+    def _own(self, features: Features | None, wants: Wants) -> Features | None:
+        """The part of the features that one drafter wants."""
+        if features is None or not wants.anything:
+            return None
+        taps = features.taps if wants.taps else None
+        if taps is not None and wants.taps != self._wants.taps:
+            width = taps.shape[1] // len(self._wants.taps)
+            own = [self._wants.taps.index(layer) for layer in wants.taps]
+            columns = np.concatenate([np.arange(at * width, (at + 1) * width) for at in own])
+            taps = taps[:, columns]
+        return Features(features.final if wants.final else None, taps)
+
+    def forget(self, sequence_id: str) -> None:
+        """A sequence ended or gave its pages up."""
+        for drafter in list(self._drafters.values()):
+            self._guarded(drafter, drafter.forget, sequence_id)
+
+    def report(self) -> dict[str, Any]:
+        """What each drafter says of itself, by its name."""
+        return {name: drafter.report() for name, drafter in self._drafters.items()}
+
+    def _guarded(self, drafter: Drafter, action: Callable[..., Any], *args: Any) -> Any:
+        """The action's result; None when it raised: the drafter is switched off then."""
+        result, error = attempt(action, *args)
+        if error is not None:
+            text = f"drafter {drafter.name} failed and is switched off, decoding goes on without it: {error.message}"
+            self.notices.append(Notice("spec_off", text))
+            self._drafters.pop(drafter.name, None)
+        return result
+
+
+def wants_of(drafters: Sequence[Drafter]) -> Wants:
+    """What the target's forward must leave for all of them."""
+    wants = Wants()
+    for drafter in drafters:
+        wants = wants.joined(drafter.wants)
+    return wants
