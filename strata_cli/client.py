@@ -136,7 +136,8 @@ class RemoteService:
         """Choices, memory and speed of one engine."""
         value = self._entry(model)["report"]
         notices = tuple(Notice(n["code"], n["message"]) for n in value["notices"])
-        return Report(tuple(value["choices"]), value["memory"], value["speed"], notices)
+        speculation = value.get("speculation", {})
+        return Report(tuple(value["choices"]), value["memory"], value["speed"], notices, speculation)
 
     def close(self) -> None:
         """Close the connections; the server goes on."""

@@ -10,7 +10,7 @@ from typing import Any
 from strata_engine.chat import ChatRequest, Message, Part, TokenRequest
 from strata_engine.config import SamplingParams
 from strata_engine.errors import LlmrunError, NotFound, RequestRefused, ServerError, UsageError
-from strata_engine.events import Event, Finish, Notice, Reasoning, Started, Text, Timings, Token, Usage
+from strata_engine.events import Drafts, Event, Finish, Notice, Reasoning, Started, Text, Timings, Token, Usage
 from strata_engine.runtime.api import Load, LoadedModel
 
 CHAT_PATH, RAW_PATH = "/v1/chat/completions", "/v1/completions"
@@ -62,6 +62,7 @@ def _params(params: SamplingParams) -> dict[str, Any]:
         "min_tokens": params.min_tokens,
         "logit_bias": [list(pair) for pair in params.logit_bias],
         "include_stop_str_in_output": params.include_stop,
+        "speculate": params.speculate,
     }
 
 
@@ -99,7 +100,7 @@ class ChunkReader:
         self._last: dict[str, Any] = {}
         self._tokens: tuple[Token, ...] = ()
         self._usage: dict[str, Any] = {}
-        self._timings: dict[str, float] = {}
+        self._timings: dict[str, Any] = {}
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
         """Events of one chunk. Raises the error an error chunk carries."""
@@ -134,9 +135,8 @@ class ChunkReader:
         """After [DONE]. Raises ServerError when no choice had ended."""
         if not self._last:
             raise ServerError("the server ended the stream without a reason")
-        return Finish(
-            self._last["finish_reason"], self._use(), self._spent(), self._last.get("stop_reason"), self._tokens
-        )
+        reason, match = self._last["finish_reason"], self._last.get("stop_reason")
+        return Finish(reason, self._use(), self._spent(), match, self._tokens, self._drafts())
 
     def cancelled(self) -> Finish:
         """The end of a stream this side closed."""
@@ -154,6 +154,20 @@ class ChunkReader:
     def _spent(self) -> Timings:
         names = ("queue_ms", "prompt_ms", "predicted_ms", "first_token_ms")
         return Timings(*(self._timings.get(name, 0.0) / 1e3 for name in names))
+
+    def _drafts(self) -> Drafts | None:
+        given = self._timings
+        if "draft_steps" not in given:
+            return None
+        plain_ms = given.get("draft_plain_ms")
+        return Drafts(
+            given["draft_steps"],
+            given["draft_rounds"],
+            given["draft_n"],
+            given["draft_n_accepted"],
+            tuple(given["draft_by_position"]),
+            None if plain_ms is None else plain_ms / 1e3,
+        )
 
 
 def _tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
@@ -213,7 +227,7 @@ def loaded_model(value: dict[str, Any]) -> LoadedModel:
 
 def load_numbers(value: dict[str, Any]) -> Load:
     """The live numbers our status route prints."""
-    return Load(**value)
+    return Load(**{name: _frozen(item) for name, item in value.items()})
 
 
 def _frozen(value: Any) -> Any:

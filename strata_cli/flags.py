@@ -21,6 +21,7 @@ import typer
 from strata_cli.app import App
 from strata_cli.keys import KEYS
 from strata_cli.settings import Settings
+from strata_cli.specflags import SpecFlags
 from strata_engine.config import NO_PROJECTOR, EngineConfig, SamplingParams, kv_named
 from strata_engine.errors import NotFound, UsageError
 from strata_engine.paths import expand
@@ -137,9 +138,10 @@ def sampling_settings_of(app: App, sampling: SamplingFlags, model: SamplingParam
     return app.settings.with_model_defaults(model).override(_given(sampling))
 
 
-def to_engine_config(app: App, load: LoadFlags) -> EngineConfig:
+def to_engine_config(app: App, load: LoadFlags, spec: SpecFlags | None = None) -> EngineConfig:
     """flag > environment > config file > built-in. Raises UsageError, NotFound (template file)."""
-    config = load_settings_of(app, load).engine_config()
+    settings = load_settings_of(app, load)
+    config = (settings if spec is None else settings.override(spec.values())).engine_config()
     if load.ctk or load.ctv:
         config = dataclasses.replace(config, kv_type=kv_named(load.ctk, load.ctv, config.kv_type))
     if load.mmproj is not None:

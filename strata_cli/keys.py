@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from strata_engine.config import KV_TYPES
+from strata_engine.config import KV_TYPES, SPEC_METHODS
 
 AUTO = "auto"
 
@@ -138,6 +138,23 @@ SAMPLING_KEYS: tuple[Key, ...] = (
         low=-1, high=2**31 - 1),
 )  # fmt: skip
 
+SPEC_KEYS: tuple[Key, ...] = (
+    Key("spec", "text", "speculative decoding: what drafts; auto = every drafter that is there, as far as it pays",
+        "none", "LLMRUN_SPEC", choices=SPEC_METHODS),
+    Key("draft", "text", "the drafter's model: path or name; empty = the one the catalog pairs with the model", "",
+        "LLMRUN_DRAFT"),
+    Key("spec_n_max", "int", "most drafts a step of a sequence; 0 = as deep as the drafter goes", 0,
+        "LLMRUN_SPEC_N_MAX", low=0, high=64),
+    Key("spec_p_min", "float", "end a chain of drafts where the drafter is less sure than this share", 0.0,
+        "LLMRUN_SPEC_P_MIN", low=0, high=1),
+    Key("spec_strict", "bool", "a drafter that is missing or does not fit is an error, not a warning", False,
+        "LLMRUN_SPEC_STRICT"),
+    Key("spec_verify", "bool", "run each answer again without drafts and say whether it is the same", False,
+        "LLMRUN_SPEC_VERIFY"),
+    Key("spec_adaptive", "bool", "choose the depth step by step, plain where drafts do not pay; off = always the most",
+        True, "LLMRUN_SPEC_ADAPTIVE"),
+)  # fmt: skip
+
 PROGRAM_KEYS: tuple[Key, ...] = (
     Key("host", "text", "server address: host, host:port, :port, URL or [v6]:port", "127.0.0.1", "LLMRUN_HOST"),
     Key("port", "int", "server port; 0 = any free one", 8080, low=0, high=65535),
@@ -147,4 +164,4 @@ PROGRAM_KEYS: tuple[Key, ...] = (
     Key("editor", "text", "editor of `config edit`, before VISUAL and EDITOR", "", "LLMRUN_EDITOR"),
 )
 
-KEYS: dict[str, Key] = {key.name: key for key in (*LOAD_KEYS, *SAMPLING_KEYS, *PROGRAM_KEYS)}
+KEYS: dict[str, Key] = {key.name: key for key in (*LOAD_KEYS, *SPEC_KEYS, *SAMPLING_KEYS, *PROGRAM_KEYS)}

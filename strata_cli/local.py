@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from strata_cli.app import App
 from strata_cli.flags import LoadFlags, to_engine_config
 from strata_cli.prompt import looks_like_model
+from strata_cli.specflags import SpecFlags
+from strata_cli.speculation import drafter_lines
 from strata_engine.errors import DeviceError, LlmrunError, UsageError
 
 if TYPE_CHECKING:
@@ -115,9 +117,9 @@ def _collecting_later() -> Iterator[None]:
         gc.enable()
 
 
-def open_service(app: App, load: LoadFlags) -> LocalService:
+def open_service(app: App, load: LoadFlags, spec: SpecFlags | None = None) -> LocalService:
     """A service of this process, without a model in it."""
-    config = to_engine_config(app, load)
+    config = to_engine_config(app, load, spec)
     import_engine()
     from strata_engine.runtime.service import LocalService
 
@@ -147,18 +149,20 @@ def find_files(app: App, reference: str) -> ModelFiles:
 
 
 @contextmanager
-def opened(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> Iterator[OpenModel]:
+def opened(
+    app: App, reference: str, load: LoadFlags, place: PlaceFlags, spec: SpecFlags = SpecFlags()
+) -> Iterator[OpenModel]:
     """The model, ready; closed at the end. Raises NotFound, ServerError, CorruptFile, OutOfMemory and their kin."""
     if not reference and place.server is not None:
         reference = next(iter(server_names(app, place)), "")
     reference = reference or default_reference(app)
-    remote = _on_server(app, reference, load, place)
+    remote = _on_server(app, reference, (load, spec) == (LoadFlags(), SpecFlags()), place)
     if remote is not None:
         with contextlib.closing(remote.service):
             yield remote
         return
     files = find_files(app, reference)
-    with open_service(app, load) as service:
+    with open_service(app, load, spec) as service:
         yield _load(app, service, files, reference)
 
 
@@ -184,17 +188,19 @@ def _load(app: App, service: LocalService, files: ModelFiles, reference: str) ->
     report = service.report(model.name)
     for choice in report.choices:
         app.output.detail(f"{choice['what']}: {choice['taken']} ({choice['why']})")
+    for line in drafter_lines(report.speculation):
+        app.output.note(line)
     for notice in report.notices:
         app.output.warn(notice.message)
     return OpenModel(service, model, reference, time.perf_counter() - began)
 
 
-def _on_server(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> OpenModel | None:
+def _on_server(app: App, reference: str, any_way: bool, place: PlaceFlags) -> OpenModel | None:
     """A server's copy of the model: always with --server, else when one runs and has it loaded.
 
-    Load flags want a model of their own, so they keep away from a server that nobody named.
+    Load flags (not `any_way`) want a model of their own, so they keep away from a server that nobody named.
     """
-    if place.server is None and (place.no_server or load != LoadFlags() or not _may_run(app)):
+    if place.server is None and (place.no_server or not any_way or not _may_run(app)):
         return None
     from strata_cli.client import find_server
 
@@ -203,7 +209,7 @@ def _on_server(app: App, reference: str, load: LoadFlags, place: PlaceFlags) -> 
         return None
     try:
         if place.server is not None:
-            if load != LoadFlags():
+            if not any_way:
                 raise UsageError("load flags have no effect on a server's model", "drop them, or --no-server")
             return OpenModel(service, service.load(reference), reference, None)
         wanted = reference.lower()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_cli.output import Output, clean
-from strata_cli.repl.render import Answer, AnswerView, collect, stats_line
+from strata_cli.repl.render import Answer, AnswerView, collect, stats_lines
 from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import SamplingParams
 from strata_engine.errors import NotFound, RequestRefused, UsageError
@@ -139,6 +139,9 @@ class Once:
                 "completion_tokens_details": {"reasoning_tokens": reasoning},
             },
             "timings": [dataclasses.asdict(a.finish.timings) for a in answers if a.finish],
+            "drafts": [
+                None if a.finish.drafts is None else dataclasses.asdict(a.finish.drafts) for a in answers if a.finish
+            ],
             "load_s": self.load_s,
             "warnings": [dataclasses.asdict(n) for a in answers for n in a.notices],
         }
@@ -169,7 +172,8 @@ class Once:
     def _end(self, answers: list[Answer]) -> int:
         if self.manner.stats:
             for answer in answers:
-                self.output.note(stats_line(answer, self.load_s))
+                for line in stats_lines(answer, self.load_s):
+                    self.output.note(line)
         if len(answers) < self.manner.count or any(a.stopped for a in answers):
             return _INTERRUPTED
         cut = [a.finish.usage.completion_tokens for a in answers if a.finish and a.finish.reason == "length"]

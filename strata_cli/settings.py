@@ -18,7 +18,7 @@ from typing import Any
 
 from strata_cli.globals import GlobalFlags
 from strata_cli.keys import AUTO, KEYS, SAMPLING_KEYS
-from strata_engine.config import EngineConfig, SamplingParams
+from strata_engine.config import EngineConfig, SamplingParams, SpecConfig
 from strata_engine.env import Env
 from strata_engine.errors import NotFound, UsageError
 from strata_engine.paths import Paths, expand
@@ -84,6 +84,18 @@ class Settings:
             device=self.get("device"),
             mmap=self.get("mmap"),
             quantize_rest=self.get("quantize_rest"),
+            spec=self._spec(),
+        )
+
+    def _spec(self) -> SpecConfig:
+        return SpecConfig(
+            method=self.get("spec"),
+            draft=self.get("draft") or None,
+            n_max=self.get("spec_n_max") or None,
+            p_min=self.get("spec_p_min"),
+            strict=self.get("spec_strict"),
+            verify=self.get("spec_verify"),
+            adaptive=self.get("spec_adaptive"),
         )
 
     def sampling(self, model: SamplingParams | None = None) -> SamplingParams:

@@ -120,7 +120,8 @@ class SamplingParams:
 
     temperature 0 = argmax, lowest id on a tie. `max_tokens` None = until stop or the context is full.
     `penalty_last_n`: window of the repeat penalty over prompt and answer; presence and frequency penalties count
-    generated tokens only. `logprobs` None = off, else the number of alternatives (0..20).
+    generated tokens only. `logprobs` None = off, else the number of alternatives (0..20). `speculate` False: no drafts
+    for this sequence, whatever the engine could do; its tokens are the same either way.
     """
 
     max_tokens: int | None = None
@@ -140,3 +141,4 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     include_stop: bool = False
+    speculate: bool = True

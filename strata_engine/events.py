@@ -73,14 +73,51 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Drafts:
+    """What speculation did in one sequence.
+
+    steps        decode steps after the prompt, those without drafts too
+    rounds       steps that verified at least one draft
+    drafted      drafts verified; accepted: drafts kept
+    by_position  entry i: rounds that kept more than i drafts (their sum is `accepted`)
+    plain_s      seconds the same tokens take without drafts, by plain steps measured since the model was loaded;
+                 None where none was measured
+    """
+
+    steps: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_position: tuple[int, ...] = ()
+    plain_s: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Accepted of drafted, 0 to 1."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def lengths(self, generated: int) -> tuple[float, float]:
+        """Accept length both ways: (n-1)/N and n/N for n generated tokens in N steps; the prompt gave the first one."""
+        return max(0, generated - 1) / max(1, self.steps), generated / max(1, self.steps)
+
+    def gain(self, decode_s: float) -> float | None:
+        """How many times as fast as without drafts; None where no plain step was measured."""
+        return self.plain_s / decode_s if self.plain_s is not None and decode_s > 0 else None
+
+
+@dataclass(frozen=True)
 class Finish:
-    """The end. `reason`: stop | length | cancelled. `stop_match`: the stop string or stop token id that ended it."""
+    """The end. `reason`: stop | length | cancelled. `stop_match`: the stop string or stop token id that ended it.
+
+    `drafts` is None where the engine does not speculate.
+    """
 
     reason: str
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     stop_match: str | int | None = None
     tokens: tuple[Token, ...] = ()  # generated but never shown (EOS, held-back stop text)
+    drafts: Drafts | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from strata_cli.repl.conversation import Conversation
 from strata_cli.repl.echo import keys_unseen
 from strata_cli.repl.input import LineSource, PlainInput
 from strata_cli.repl.sessions import LAST, Sessions
+from strata_cli.specflags import SpecFlags
 from strata_cli.talkflags import KeepFlags, OnceFlags, PlaceFlags, TalkFlags, ThinkCommand
 from strata_engine.chat import TokenRequest
 from strata_engine.config import SamplingParams
@@ -33,10 +34,11 @@ chat = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @run.command("run", cls=ThinkCommand)
-@with_flags(LoadFlags, SamplingFlags, TalkFlags, OnceFlags, PlaceFlags)
+@with_flags(LoadFlags, SpecFlags, SamplingFlags, TalkFlags, OnceFlags, PlaceFlags)
 def run_once(
     context: typer.Context,
     load: LoadFlags,
+    spec: SpecFlags,
     sampling: SamplingFlags,
     talk: TalkFlags,
     once: OnceFlags,
@@ -48,14 +50,15 @@ def run_once(
     spoken = _spoken(app, words, place)
     if spoken.words is None and prompt.stdin_is_terminal() and not talk.file and not app.output.json_mode:
         raise UsageError("no prompt", f'llmrun run {spoken.model or "MODEL"} "question", or llmrun chat')
-    return _ask(app, spoken, Flags(load, sampling, talk, place), once, None)
+    return _ask(app, spoken, Flags(load, spec, sampling, talk, place), once, None)
 
 
 @chat.command("chat", cls=ThinkCommand)
-@with_flags(LoadFlags, SamplingFlags, TalkFlags, KeepFlags, PlaceFlags)
+@with_flags(LoadFlags, SpecFlags, SamplingFlags, TalkFlags, KeepFlags, PlaceFlags)
 def chat_loop(
     context: typer.Context,
     load: LoadFlags,
+    spec: SpecFlags,
     sampling: SamplingFlags,
     talk: TalkFlags,
     keep: KeepFlags,
@@ -65,7 +68,7 @@ def chat_loop(
     """Chat with a model in the terminal. /help lists the commands, Ctrl-D leaves."""
     app = App.of(context)
     spoken = _spoken(app, words, place)
-    flags = Flags(load, sampling, talk, place)
+    flags = Flags(load, spec, sampling, talk, place)
     if not prompt.stdin_is_terminal():
         return _ask(app, spoken, flags, OnceFlags(), keep)
     if app.output.json_mode:
@@ -76,8 +79,10 @@ def chat_loop(
 class Flags:
     """The groups that run and chat share."""
 
-    def __init__(self, load: LoadFlags, sampling: SamplingFlags, talk: TalkFlags, place: PlaceFlags) -> None:
-        self.load, self.sampling, self.talk, self.place = load, sampling, talk, place
+    def __init__(
+        self, load: LoadFlags, spec: SpecFlags, sampling: SamplingFlags, talk: TalkFlags, place: PlaceFlags
+    ) -> None:
+        self.load, self.spec, self.sampling, self.talk, self.place = load, spec, sampling, talk, place
 
 
 def _spoken(app: App, words: list[str] | None, place: PlaceFlags) -> prompt.Spoken:
@@ -114,7 +119,9 @@ def _ask(app: App, spoken: prompt.Spoken, flags: Flags, once: OnceFlags, keep: K
         check_writable(manner.file)  # before anything slow
     sessions = Sessions(app.paths.sessions)
     name = _session_name(sessions, keep) if keep else None
-    with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+    with local.opened(
+        app, spoken.model or _session_model(sessions, name), flags.load, flags.place, flags.spec
+    ) as found:
         require_sight(found.model, flags.talk.image or ())
         params = to_sampling(app, flags.sampling, found.model.defaults)
         talk = _conversation(app, sessions, name, found, params)
@@ -144,7 +151,9 @@ def _converse(app: App, spoken: prompt.Spoken, flags: Flags, keep: KeepFlags) ->
     name = _session_name(sessions, keep)
     history = bool(app.settings.get("history")) and not keep.no_history
     source = _line_source(app, sessions, history)
-    with local.opened(app, spoken.model or _session_model(sessions, name), flags.load, flags.place) as found:
+    with local.opened(
+        app, spoken.model or _session_model(sessions, name), flags.load, flags.place, flags.spec
+    ) as found:
         require_sight(found.model, flags.talk.image or ())
         params = to_sampling(app, flags.sampling, found.model.defaults)
         talk = _conversation(app, sessions, name, found, params)

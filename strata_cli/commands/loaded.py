@@ -69,8 +69,8 @@ def _show(output: Output, url: str | None, status: dict[str, Any]) -> int:
     if output.json_mode:
         output.data("llmrun.ps.v1", {"server": url, "models": models, "available": status["available"]})
         return 0
-    headers = ("NAME", "DEVICE", "SIZE", "CTX", "RUNNING", "WAITING", "T/S")
-    output.table(headers, [_row(model) for model in models], right=(2, 3, 4, 5, 6))
+    headers = ("NAME", "DEVICE", "SIZE", "CTX", "RUNNING", "WAITING", "T/S", "ACCEPT")
+    output.table(headers, [_row(model) for model in models], right=(2, 3, 4, 5, 6, 7))
     if url is None:
         output.note("no server is running (llmrun serve)")
     return 0
@@ -87,4 +87,11 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
         f"{load['running']}/{model['max_sequences']}",
         str(load["waiting"]),
         f"{speed:.1f}" if speed else "-",
+        _accept_length(load),
     )
+
+
+def _accept_length(load: dict[str, Any]) -> str:
+    """Tokens a decode step of a sequence, 1 without accepted drafts; "-" where nothing was drafted."""
+    steps = load.get("spec_steps_total", 0)
+    return f"{load['spec_tokens_total'] / steps:.2f}" if steps and load["spec_rounds_total"] else "-"

@@ -17,6 +17,8 @@ from strata_cli.app import App
 from strata_cli.flags import LoadFlags, to_engine_config, with_flags
 from strata_cli.serveflags import AccessFlags, PlaceToServe, RequestFlags, address_of, options_of
 from strata_cli.server_record import ServerRecord, remove_record, write_record
+from strata_cli.specflags import SpecFlags
+from strata_cli.speculation import drafter_lines
 from strata_engine.errors import UsageError
 from strata_engine.paths import expand
 
@@ -29,13 +31,14 @@ if TYPE_CHECKING:
     from strata_engine.runtime.api import Service
 
 
-@with_flags(PlaceToServe, AccessFlags, RequestFlags, LoadFlags)
+@with_flags(PlaceToServe, AccessFlags, RequestFlags, LoadFlags, SpecFlags)
 def serve(
     context: typer.Context,
     place: PlaceToServe,
     access: AccessFlags,
     requests: RequestFlags,
     load: LoadFlags,
+    spec: SpecFlags,
     models: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models; none = all downloaded")
     ] = None,
@@ -49,10 +52,12 @@ def serve(
     """Serve models over HTTP: the OpenAI routes /v1/chat/completions, /v1/completions and /v1/models, and more."""
     app = App.of(context)
     options = options_of(app, place, access, requests)
-    config = replace(to_engine_config(app, load), max_queue=requests.max_queue)
+    config = replace(to_engine_config(app, load, spec), max_queue=requests.max_queue)
     named = named_models(models or [], alias or [])
     if load.mmproj not in (None, "none") and len(named) != 1:
         raise UsageError(f"--mmproj goes with one model, {len(named)} are named", "name one model, or leave it out")
+    if spec.draft and len(named) != 1:
+        raise UsageError(f"--draft goes with one model, {len(named)} are named", "name one model, or leave it out")
     tls = place.tls
     listener, record = _bind(app, place)
     try:
@@ -62,7 +67,7 @@ def serve(
 
         called = {model: find_files(app, model).name for model in named}
         served = served_models(named, called, config)
-        with open_service(app, load) as service:
+        with open_service(app, load, spec) as service:
             names = Names(service, served, requests.any_model, None if served else _downloaded(app, config))
             if preload:
                 _load_all(app, service, names, served)
@@ -131,6 +136,8 @@ def _load_all(app: App, service: Service, names: Names, served: Sequence[Served]
         report = service.report(model.name)
         for choice in report.choices:
             app.output.detail(f"{one.shown}: {choice['what']}: {choice['taken']} ({choice['why']})")
+        for line in drafter_lines(report.speculation):
+            app.output.note(f"{one.shown}: {line}")
         for notice in report.notices:
             app.output.warn(notice.message)
 

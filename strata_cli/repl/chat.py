@@ -11,7 +11,7 @@ from strata_cli.output import Output
 from strata_cli.pictures import can_see, read_image, require_sight
 from strata_cli.repl.conversation import STOPPED, Conversation
 from strata_cli.repl.input import image_paths, missing_images, without_images
-from strata_cli.repl.render import Answer, AnswerView, collect, stats_line
+from strata_cli.repl.render import Answer, AnswerView, collect, stats_lines
 from strata_cli.repl.sessions import Sessions
 from strata_engine.chat import ChatRequest, Part
 from strata_engine.errors import ContextExceeded, LlmrunError, NotFound, RequestRefused
@@ -148,7 +148,8 @@ class Chat:
                 f"the answer was cut at {finish.usage.completion_tokens} tokens (max_tokens or the context)"
             )
         if self.stats:
-            self.output.note(stats_line(answer, self.load_s))
+            for line in stats_lines(answer, self.load_s):
+                self.output.note(line)
             self.load_s = None  # the load belongs to the first answer only
         self._warn_when_nearly_full(answer)
         if self.session is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from strata_cli.output import Output, clean
+from strata_cli.speculation import drafts_line
 from strata_engine.events import Event, Failed, Finish, Notice, Reasoning, Started, Text, Token
 from strata_engine.runtime.api import Stream
 
@@ -104,11 +105,14 @@ class AnswerView:
             self._output.stderr.flush()
 
 
-def stats_line(answer: Answer, load_s: float | None = None) -> str:
-    """One line: prompt and generation with their speeds, time to first token, load time. Unknown parts are left out."""
+def stats_lines(answer: Answer, load_s: float | None = None) -> list[str]:
+    """Prompt and generation with their speeds, time to first token, load time; a second line where drafts were tried.
+
+    Unknown parts are left out.
+    """
     finish = answer.finish
     if finish is None:
-        return "stopped before the end: no statistics"
+        return ["stopped before the end: no statistics"]
     usage, times = finish.usage, finish.timings
     fresh = usage.prompt_tokens - usage.cached_tokens
     cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
@@ -120,7 +124,8 @@ def stats_line(answer: Answer, load_s: float | None = None) -> str:
     ]
     if load_s is not None:
         parts.append(f"load {load_s:.2f} s")
-    return " | ".join(parts)
+    lines = [" | ".join(parts)]
+    return lines if finish.drafts is None else [*lines, drafts_line(finish)]
 
 
 def _rate(tokens: int, seconds: float) -> str:

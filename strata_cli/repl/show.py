@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from strata_cli.repl import parameters
 from strata_cli.repl.chat import Chat
-from strata_cli.repl.render import stats_line
+from strata_cli.repl.render import stats_lines
 from strata_engine.errors import UsageError
 from strata_engine.units import format_bytes
 
@@ -72,7 +72,8 @@ def _messages(chat: Chat) -> None:
 
 
 def _stats(chat: Chat) -> None:
-    chat.output.line(stats_line(chat.last, chat.load_s) if chat.last else "(no answer yet)")
+    for line in stats_lines(chat.last, chat.load_s) if chat.last else ["(no answer yet)"]:
+        chat.output.line(line)
 
 
 def _context(chat: Chat) -> None:

@@ -93,7 +93,11 @@ _COUNTERS: tuple[tuple[str, str, Any], ...] = (
     ("generation_tokens", "tokens generated", lambda load: load.generation_tokens_total),
     ("prompt_seconds", "seconds spent on prompts", lambda load: load.prompt_s_total),
     ("decode_seconds", "seconds spent generating", lambda load: load.decode_s_total),
+    ("spec_decode_num_drafts", "rounds that verified drafts", lambda load: load.spec_rounds_total),
+    ("spec_decode_num_draft_tokens", "drafts verified", lambda load: load.spec_drafted_total),
+    ("spec_decode_num_accepted_tokens", "drafts accepted", lambda load: load.spec_accepted_total),
 )
+_BY_POSITION = "llmrun:spec_decode_num_accepted_tokens_per_pos"
 
 
 class _Live(Collector):
@@ -114,6 +118,7 @@ class _Live(Collector):
             yield _filled(GaugeMetricFamily(f"llmrun:{name}", text, labels=("model",)), loads, read)
         for name, text, read in _COUNTERS:
             yield _filled(CounterMetricFamily(f"llmrun:{name}", text, labels=("model",)), loads, read)
+        yield _by_position(loads)
         loaded = GaugeMetricFamily("llmrun:model_loaded", "1 = in memory", labels=("model",))
         for name, model in served:
             loaded.add_metric([name], 0 if model is None else 1)
@@ -128,6 +133,16 @@ class _Live(Collector):
             return None if model is None else self._service.load_numbers(model.name)
         except NotFound:  # unloaded since it was listed
             return None
+
+
+def _by_position(loads: list[tuple[str, Load]]) -> CounterMetricFamily:
+    family = CounterMetricFamily(
+        _BY_POSITION, "rounds that accepted this draft (0 = first)", labels=("model", "position")
+    )
+    for name, load in loads:
+        for place, count in enumerate(load.spec_by_position_total):
+            family.add_metric([name, str(place)], count)
+    return family
 
 
 def _filled(family: Any, loads: list[tuple[str, Load]], read: Any) -> Any:

@@ -28,12 +28,16 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """Every choice the engine made, memory by use in bytes, speed by cause. All values are plain JSON data."""
+    """Every choice the engine made, memory by use in bytes, speed by cause. All values are plain JSON data.
+
+    `speculation`: method, drafters by name with what each says of itself and what it did; empty without speculation.
+    """
 
     choices: tuple[dict[str, Any], ...] = ()
     memory: dict[str, int] = field(default_factory=dict)
     speed: dict[str, float] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    speculation: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,11 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Load:
-    """Live numbers of one engine for /metrics, /slots and ps."""
+    """Live numbers of one engine for /metrics, /slots and ps.
+
+    `spec_*`: rounds that verified drafts, drafts verified and kept, rounds that kept more than i drafts, decode steps
+    of sequences and the tokens these steps gave; all 0 without speculation.
+    """
 
     running: int
     waiting: int
@@ -69,6 +77,12 @@ class Load:
     generation_tokens_total: int
     prompt_s_total: float
     decode_s_total: float
+    spec_rounds_total: int = 0
+    spec_drafted_total: int = 0
+    spec_accepted_total: int = 0
+    spec_by_position_total: tuple[int, ...] = ()
+    spec_steps_total: int = 0
+    spec_tokens_total: int = 0
 
 
 class Service(Protocol):

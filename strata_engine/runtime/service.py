@@ -10,6 +10,7 @@ from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.errors import NotFound
 from strata_engine.registry.catalog import Catalog
+from strata_engine.registry.drafters import with_drafter
 from strata_engine.registry.files import ModelFiles
 from strata_engine.registry.reference import parse
 from strata_engine.registry.resolve import Missing, not_registered, resolve
@@ -83,6 +84,7 @@ class LocalService:
         return found
 
     def _open(self, asked: str, files: ModelFiles, config: EngineConfig) -> _Entry:
+        files, config = with_drafter(files, config, self._catalog, self._store)
         engine = Engine.open(files, config, self._backends(config.device))
         names = frozenset(name.lower() for name in (asked, files.name, files.reference) if name)
         entry = _Entry(engine, _describe(engine), names)

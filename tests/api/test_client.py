@@ -18,7 +18,7 @@ from strata_engine.chat import ChatRequest, Message, TokenRequest
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.env import Env
 from strata_engine.errors import ContextExceeded, DeviceError, NotFound, QueueFull, ServerError, UsageError
-from strata_engine.events import Failed, Finish, Reasoning, Started, Text
+from strata_engine.events import Drafts, Failed, Finish, Reasoning, Started, Text
 from tests.support.fake_service import END, ByteTokenizer, Fault, endless, say
 from tests.support.live_server import live_server
 
@@ -51,11 +51,18 @@ def test_a_chat_gives_the_events_of_a_local_one(remote):
     assert finish.timings.decode_s > 0
 
 
+def test_counts_of_drafts_arrive_as_they_were(remote, service):
+    for drafts in (Drafts(6, 5, 15, 9, (4, 3, 2), 0.75), Drafts(2), None):
+        service.drafts = drafts
+        assert list(remote.stream("tiny", ask("Say: a"), SamplingParams()))[-1].drafts == drafts
+        assert remote.load_numbers("tiny") == service.load_numbers("tiny")
+
+
 def test_parameters_arrive_as_they_were(remote, service):
     params = SamplingParams(
         max_tokens=3, temperature=0.1, top_k=5, top_p=0.5, min_p=0.2, repeat_penalty=1.3, penalty_last_n=9,
         presence_penalty=0.5, frequency_penalty=-0.5, seed=11, stop=("zz",), stop_token_ids=(7,), ignore_eos=True,
-        min_tokens=1, logit_bias=((5, -3.0),), logprobs=2, include_stop=True,
+        min_tokens=1, logit_bias=((5, -3.0),), logprobs=2, include_stop=True, speculate=False,
     )  # fmt: skip
     list(remote.stream("tiny", ask("x"), params))
     assert service.params[-1] == params

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strata_engine.events import Drafts
 from tests.support.fake_service import BOS, END, TURN, FakeService
 from tests.support.live_server import live_server
 
@@ -84,6 +85,24 @@ def test_metrics_count_what_happened(live):
     assert found['llmrun:kv_cache_usage_perc{model="tiny"}'] == 0
     for name in ("request_queue_time", "request_prefill_time", "request_decode_time", "request_time_per_output_token"):
         assert found[f'llmrun:{name}_seconds_count{{model="tiny"}}'] == 1
+
+
+def test_metrics_and_timings_tell_about_drafts():
+    service = FakeService()
+    service.drafts = Drafts(steps=6, rounds=5, drafted=15, accepted=9, by_position=(4, 3, 2), plain_s=0.75)
+    with live_server(service) as live:
+        reply = live.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "Say: abc"}]})
+        lines = live.http.get("/metrics").text.splitlines()
+    service.close()
+    timings = reply.json()["timings"]
+    assert (timings["draft_n"], timings["draft_n_accepted"], timings["draft_rounds"]) == (15, 9, 5)
+    found = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+    name = "llmrun:spec_decode_num"
+    assert found[f'{name}_drafts_total{{model="tiny"}}'] == 5
+    assert found[f'{name}_draft_tokens_total{{model="tiny"}}'] == 15
+    assert found[f'{name}_accepted_tokens_total{{model="tiny"}}'] == 9
+    places = [found[f'{name}_accepted_tokens_per_pos_total{{model="tiny",position="{i}"}}'] for i in range(3)]
+    assert places == [4, 3, 2]
 
 
 def test_two_servers_have_metrics_of_their_own(live):

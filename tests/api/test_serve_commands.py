@@ -95,7 +95,7 @@ def test_a_taken_port_is_exit_code_9(served, capsys, monkeypatch):
 
 
 def test_without_a_server_nothing_is_loaded(home, capsys):
-    assert run(capsys, "ps") == (0, "NAME  DEVICE  SIZE  CTX  RUNNING  WAITING  T/S\n",
+    assert run(capsys, "ps") == (0, "NAME  DEVICE  SIZE  CTX  RUNNING  WAITING  T/S  ACCEPT\n",
                                  "no server is running (llmrun serve)\n")  # fmt: skip
     code, out, _ = run(capsys, "ps", "--json")
     assert (code, json.loads(out)["models"]) == (0, [])

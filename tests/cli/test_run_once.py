@@ -6,6 +6,7 @@ import io
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from strata_cli.output import Output
 from strata_engine.chat import ChatRequest, Message
 from strata_engine.config import SamplingParams
 from strata_engine.errors import NotFound, RequestRefused, UsageError
-from strata_engine.events import Failed, Finish, Notice, Reasoning, Started, Text, Token, Usage
+from strata_engine.events import Drafts, Failed, Finish, Notice, Reasoning, Started, Text, Token, Usage
 from tests.support.scripted_service import ScriptedService, answer
 
 REQUEST = ChatRequest((Message.of("user", "hi"),))
@@ -45,6 +46,30 @@ def test_statistics_are_one_line_on_stderr():
     assert ran.err == (
         "prompt 10 tokens, 100.0 tok/s | generated 6 tokens, 10.0 tok/s | first token 0.12 s | load 0.50 s\n"
     )
+
+
+DRAFTS = Drafts(steps=6, rounds=5, drafted=15, accepted=9, by_position=(4, 3, 2), plain_s=0.75)
+
+
+def test_statistics_of_drafts_give_the_accept_length_both_ways():
+    ran = Ran(answer("hi", tokens=16, drafts=DRAFTS), stats=True)
+    assert ran.err.splitlines()[1] == (
+        "drafts: 9 of 15 accepted (60 %) | accept length (n-1)/N 2.50, n/N 2.67 (n 16 tokens, N 6 steps, 5 with drafts)"
+        " | kept by position 1:4 2:3 3:2 | 1.50 times plain speed"
+    )
+
+
+def test_statistics_of_drafts_say_what_is_not_known():
+    unmeasured = Ran(answer("hi", tokens=16, drafts=replace(DRAFTS, plain_s=None)), stats=True)
+    assert unmeasured.err.splitlines()[1].endswith(" | plain speed not measured yet")
+    assert Ran(answer("hi", drafts=Drafts(steps=2)), stats=True).err.splitlines()[1] == "drafts: none in 2 steps"
+
+
+def test_json_holds_the_counts_of_drafts():
+    document = json.loads(Ran(answer("hi", drafts=DRAFTS), mode="json").out)
+    assert document["drafts"] == [
+        {"steps": 6, "rounds": 5, "drafted": 15, "accepted": 9, "by_position": [4, 3, 2], "plain_s": 0.75}
+    ]
 
 
 def test_an_instant_answer_divides_by_no_zero():

@@ -16,7 +16,7 @@ from typing import Any
 from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.errors import ContextExceeded, LlmrunError, NotFound, QueueFull, RequestRefused
-from strata_engine.events import Failed, Finish, Started, Text, Timings, Token, Usage
+from strata_engine.events import Drafts, Failed, Finish, Started, Text, Timings, Token, Usage
 from strata_engine.runtime.api import Load, LoadedModel, Report, Sink
 from strata_engine.text.base import Rendered, TextRules
 from strata_engine.text.reader import StreamReader
@@ -125,6 +125,7 @@ class _Sequence:
     submitted: float = field(default_factory=time.perf_counter)
     made: int = 0
     cancelled: bool = False
+    drafts: Drafts | None = None
 
     def finish(self, reason: str, match: str | int | None = None, tokens: tuple[Token, ...] = ()) -> None:
         events, rest = self.reader.close()
@@ -132,7 +133,7 @@ class _Sequence:
             self.emit(event)
         usage = Usage(self.prompt_tokens, self.made, 0, 0)
         spent = time.perf_counter() - self.submitted
-        self.emit(Finish(reason, usage, Timings(0.0, 0.001, spent, spent), match, (*rest, *tokens)))
+        self.emit(Finish(reason, usage, Timings(0.0, 0.001, spent, spent), match, (*rest, *tokens), self.drafts))
 
     def step(self) -> bool:
         """One token; True when the sequence has ended."""
@@ -193,6 +194,7 @@ class FakeService:
         self.requests: list[Any] = []
         self.steps = 0
         self.unloaded: list[str] = []
+        self.drafts: Drafts | None = None  # what every sequence says of its speculation
         self._numbers, self._ended = itertools.count(), False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
@@ -226,7 +228,9 @@ class FakeService:
         return TextRules(ByteTokenizer(), ByteChat(), "{{ messages }}") if self.tokenizer else TextRules(None, None)
 
     def load_numbers(self, model: str) -> Load:
-        return Load(len(self.running), len(self.waiting), len(self.running), 100, 7, self.steps, 0.5, 1.5)
+        spec = self.drafts or Drafts()
+        counts = (spec.rounds, spec.drafted, spec.accepted, spec.by_position, spec.steps, spec.steps + spec.accepted)
+        return Load(len(self.running), len(self.waiting), len(self.running), 100, 7, self.steps, 0.5, 1.5, *counts)
 
     def report(self, model: str) -> Report:
         return Report(({"what": "kernels", "choice": "fake"},), {"weights": 4096}, {})
@@ -244,7 +248,9 @@ class FakeService:
             raise ContextExceeded(f"the prompt has {len(ids)} tokens, the context {self.context}", "--ctx", details)
         limit = min(params.max_tokens or self.context, self.context - len(ids))
         number = f"s{next(self._numbers)}"
-        sequence = _Sequence(number, len(ids), params, iter(self.script(request, params)), reader, sink, limit)
+        sequence = _Sequence(
+            number, len(ids), params, iter(self.script(request, params)), reader, sink, limit, drafts=self.drafts
+        )
         with self._change:
             if len(self.waiting) >= self.max_queue:
                 raise QueueFull("the queue is full", "", {"waiting": len(self.waiting), "max_queue": self.max_queue})

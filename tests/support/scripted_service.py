@@ -11,7 +11,7 @@ from typing import Any
 from strata_engine.chat import ChatRequest, TokenRequest
 from strata_engine.config import SamplingParams
 from strata_engine.errors import NotFound
-from strata_engine.events import Finish, Started, Text, Timings, Usage
+from strata_engine.events import Drafts, Finish, Started, Text, Timings, Usage
 from strata_engine.runtime.api import Load, LoadedModel, Report
 from strata_engine.text.base import TextRules
 
@@ -36,11 +36,13 @@ def loaded(name: str = "tiny", context_tokens: int = 1000) -> LoadedModel:
     )
 
 
-def answer(*texts: str, reason: str = "stop", prompt_tokens: int = 10, tokens: int = 3) -> list[Any]:
+def answer(
+    *texts: str, reason: str = "stop", prompt_tokens: int = 10, tokens: int = 3, drafts: Drafts | None = None
+) -> list[Any]:
     """Started, the texts, Finish."""
     usage = Usage(prompt_tokens, tokens)
     times = Timings(prompt_s=0.1, decode_s=0.5, first_token_s=0.12)
-    return [Started("s", prompt_tokens), *map(Text, texts), Finish(reason, usage, times)]
+    return [Started("s", prompt_tokens), *map(Text, texts), Finish(reason, usage, times, drafts=drafts)]
 
 
 class ScriptedStream:

@@ -55,6 +55,7 @@ def read_sampling(fields: Fields) -> dict[str, Any]:
     _put(given, "ignore_eos", fields.boolean("ignore_eos"))
     _put(given, "include_stop", fields.boolean("include_stop_str_in_output"))
     _put(given, "logit_bias", _logit_bias(fields))
+    _put(given, "speculate", fields.boolean("speculate"))
     return given
 
 

@@ -107,8 +107,8 @@ def _first(uses: dict[int, Usage], number: int, count: int) -> Usage:
     return uses.get(number * count) or Usage()
 
 
-def timings(finish: Finish) -> dict[str, float]:
-    """Counts and speeds in llama.cpp's names; the prompt's count leaves out reused tokens."""
+def timings(finish: Finish) -> dict[str, Any]:
+    """Counts and speeds in llama.cpp's names; the prompt's count leaves out reused tokens. `draft_*`: with drafts."""
     use, spent = finish.usage, finish.timings
     prompt = use.prompt_tokens - use.cached_tokens
     return {
@@ -123,4 +123,20 @@ def timings(finish: Finish) -> dict[str, float]:
         "predicted_per_second": use.completion_tokens / spent.decode_s if spent.decode_s > 0 else 0.0,
         "queue_ms": spent.queue_s * 1e3,
         "first_token_ms": spent.first_token_s * 1e3,
+        **_drafts(finish),
+    }
+
+
+def _drafts(finish: Finish) -> dict[str, Any]:
+    """llama.cpp's two counts, and what else our own client shows."""
+    found = finish.drafts
+    if found is None:
+        return {}
+    return {
+        "draft_n": found.drafted,
+        "draft_n_accepted": found.accepted,
+        "draft_rounds": found.rounds,
+        "draft_steps": found.steps,
+        "draft_by_position": list(found.by_position),
+        "draft_plain_ms": None if found.plain_s is None else found.plain_s * 1e3,
     }
