@@ -35,7 +35,7 @@ class Sequence:
 
     `prompt_tokens`: how many of `tokens` are prompt. `limit_tokens`: the sequence ends when it is this long (context or
     prompt + max_tokens, whichever is less). `order`: place in the line; a preempted sequence keeps it. `pictures`:
-    images of the prompt, with their hashes.
+    images of the prompt, with their hashes. `speculate` False: no drafts for it.
     """
 
     id: str
@@ -48,6 +48,7 @@ class Sequence:
     preemptions: int = 0
     hold: Hold = field(default_factory=Hold)
     pictures: Pictures | None = None
+    speculate: bool = True
 
     @property
     def pending(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strata_engine.config import SamplingParams
 from strata_engine.core.sequence import Sequence
@@ -11,6 +11,7 @@ from strata_engine.errors import LlmrunError
 from strata_engine.events import Failed, Finish, Reasoning, Started, Text, Timings, Token, Usage
 from strata_engine.runtime.prompt import Prompt
 from strata_engine.runtime.sampler import Chooser
+from strata_engine.runtime.spec_meters import SequenceMeter
 from strata_engine.runtime.stream import SequenceStream
 from strata_engine.runtime.transforms import Floats, History
 from strata_engine.text.base import ReplyReader
@@ -39,6 +40,7 @@ class Active:
     scheduled_s: float = 0.0
     first_token_s: float = 0.0
     reasoning_tokens: int = 0
+    spec: SequenceMeter | None = None  # where the engine speculates
 
     def start(self) -> None:
         """First rows are about to run (not again after a preemption)."""
@@ -88,7 +90,15 @@ class Active:
             reason, match = "stop", self.reader.stopped
         usage = Usage(self.sequence.prompt_tokens, self.sequence.generated, self.reasoning_tokens)
         tokens = rest if unseen is None else (*rest, unseen)
-        return Finish(reason, usage, self._timings(), match, tokens)
+        return Finish(reason, usage, self._timings(), match, tokens, self.spec.drafts() if self.spec else None)
+
+    def count(self, drafted: int, gone: Advance, batch: int) -> Advance:
+        """Count a decode step of `batch` sequences; its Finish, made while tokens were chosen, is told anew."""
+        if self.spec is None:
+            return gone
+        self.spec.count(drafted, gone.accepted, batch)
+        told = None if gone.finish is None else replace(gone.finish, drafts=self.spec.drafts())
+        return replace(gone, finish=told)
 
     def fail(self, error: LlmrunError) -> None:
         """The sequence ends with an error."""

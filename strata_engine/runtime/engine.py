@@ -32,6 +32,7 @@ from strata_engine.runtime.prompt import Limits, make_prompt, make_reader
 from strata_engine.runtime.report import make_report
 from strata_engine.runtime.sampler import Chooser, check_params
 from strata_engine.runtime.scheduler import Piece, Work
+from strata_engine.runtime.spec_meters import SequenceMeter
 from strata_engine.runtime.speculation import Verdict
 from strata_engine.runtime.stream import SequenceStream
 from strata_engine.runtime.transforms import Floats
@@ -77,9 +78,10 @@ class Engine:
         if params.max_tokens is not None:
             limit = min(limit, len(prompt.ids) + params.max_tokens)
         sequence = TokenSequence(f"seq-{secrets.token_hex(8)}", list(prompt.ids), len(prompt.ids), limit)
-        sequence.pictures = prompt.pictures
+        sequence.pictures, sequence.speculate = prompt.pictures, params.speculate
         stream = SequenceStream(sequence.id, self.cancel, sink)
         active = Active(sequence, prompt, params, reader, Chooser(params, prompt.eos), stream)
+        active.spec = SequenceMeter(self._spec.meter.plain_s) if self._spec.meter else None
         with self._wake:
             if self._closing:
                 raise NotFound(f"model {parts.files.name} is being unloaded", hint="load it again")
@@ -119,7 +121,7 @@ class Engine:
     def report(self) -> Report:
         """Every choice made and why, memory by use, speed so far."""
         with self._wake:
-            return make_report(self.parts, self._meters, self._spec.notices)
+            return make_report(self.parts, self._meters, self._spec)
 
     def load_numbers(self) -> Load:
         """Live numbers for metrics."""
@@ -134,6 +136,7 @@ class Engine:
                 generation_tokens_total=meters.generated_tokens,
                 prompt_s_total=meters.prompt_s,
                 decode_s_total=meters.decode_s,
+                **(self._spec.meter.totals() if self._spec.meter else {}),
             )
 
     def check(self) -> None:
@@ -248,13 +251,15 @@ class Engine:
         """Let a sequence choose what its rows allow: only the rows of tokens that stand are kept."""
         if not piece.last:
             return Verdict(piece)
-        active = self._active[piece.sequence.id]
+        active, decodes = self._active[piece.sequence.id], piece.decodes
         gone, error = attempt(active.advance_all, logits, piece.drafts)
         if error is not None:
             # what made it fail may sit in its pages (a NaN does): nobody may inherit that
             self.parts.memory.clear(active.sequence.hold)
             self._fail(active, error)
             return Verdict(piece, alive=False)
+        if decodes:
+            gone = active.count(len(piece.drafts), gone, self._spec.batch)
         if piece.room:
             with self._wake:
                 self._scheduler.keep(piece, gone.accepted)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from strata_engine.events import Notice
 from strata_engine.runtime.api import Report
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, choice_record
+from strata_engine.runtime.speculation import Speculation
 
 
-def make_report(parts: Opened, meters: Meters, later: Sequence[Notice] = ()) -> Report:
-    """All values are plain JSON data; bytes and seconds. `later`: notices since the model was opened."""
+def make_report(parts: Opened, meters: Meters, spec: Speculation) -> Report:
+    """All values are plain JSON data; bytes and seconds. `spec` adds the notices since the model was opened."""
     memory = {
         "weights_packed_bytes": parts.loaded.packed_bytes,
         "weights_mapped_bytes": parts.loaded.mapped_bytes,
@@ -26,4 +24,5 @@ def make_report(parts: Opened, meters: Meters, later: Sequence[Notice] = ()) -> 
         "recorded_steps": float(parts.executor.recorded),
         "preemptions": float(parts.scheduler.preemptions),
     }
-    return Report(tuple(choice_record(c) for c in parts.choices), memory, speed, (*parts.notices, *later))
+    choices = tuple(choice_record(c) for c in parts.choices)
+    return Report(choices, memory, speed, (*parts.notices, *spec.notices), spec.report())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,23 +56,25 @@ class DraftTally:
 
 @dataclass
 class SequenceMeter:
-    """Speculation of one sequence, counted step by step."""
+    """Speculation of one sequence, counted step by step. `plain_s`: seconds of a plain step of so many sequences."""
 
+    plain_s: Callable[[int], float | None]
     steps: int = 0
     tally: DraftTally = field(default_factory=DraftTally)
-    _plain_s: float | None = 0.0
+    _tokens: dict[int, int] = field(default_factory=dict)  # by the number of sequences in their steps
 
-    def count(self, drafted: int, accepted: int, plain_s: float | None) -> None:
-        """One decode step that kept `accepted` drafts and one token more. `plain_s`: of a plain step as wide."""
+    def count(self, drafted: int, accepted: int, batch: int) -> None:
+        """One decode step of `batch` sequences that kept `accepted` drafts of this one and one token more."""
         self.steps += 1
         self.tally.count(drafted, accepted)
-        if self._plain_s is not None:
-            self._plain_s = None if plain_s is None else self._plain_s + plain_s * (accepted + 1)
+        self._tokens[batch] = self._tokens.get(batch, 0) + accepted + 1
 
     def drafts(self) -> Drafts:
-        """What the end of the sequence tells."""
+        """What the end of the sequence tells, by the plain steps measured until now."""
         tally = self.tally
-        plain_s = self._plain_s if self.steps else None
+        times = [(count, self.plain_s(batch)) for batch, count in self._tokens.items()]
+        known = [count * plain_s for count, plain_s in times if plain_s is not None]
+        plain_s = sum(known) if known and len(known) == len(times) else None
         return Drafts(self.steps, tally.rounds, tally.drafted, tally.accepted, tuple(tally.by_position), plain_s)
 
 
@@ -129,12 +131,24 @@ class SpecMeter:
         ways = "it may not belong to this model, or is laid out otherwise than taken here; --spec none switches it off"
         return Notice("spec_alarm", f"drafter {drafter}{f' ({facts})' if facts else ''}: {text}; {ways}")
 
+    def totals(self) -> dict[str, Any]:
+        """The `spec_*` fields of Load."""
+        total = self.total
+        return {
+            "spec_rounds_total": total.rounds,
+            "spec_drafted_total": total.drafted,
+            "spec_accepted_total": total.accepted,
+            "spec_by_position_total": tuple(total.by_position),
+            "spec_steps_total": self.steps,
+            "spec_tokens_total": self.tokens,
+        }
+
     def data(self) -> dict[str, Any]:
         """Plain JSON data for the report: totals, each drafter's, and the measured plain steps in ms by width."""
         return {
             "steps": self.steps,
             "tokens": self.tokens,
             **self.total.data(),
-            "by_drafter": {name: tally.data() for name, tally in self._by_drafter.items()},
-            "plain_step_ms": {str(batch): round(1e3 * s, 4) for batch, s in sorted(self._median.items())},
+            "by_drafter": {name: tally.data() for name, tally in list(self._by_drafter.items())},
+            "plain_step_ms": {str(batch): round(1e3 * s, 4) for batch, s in sorted(list(self._median.items()))},
         }

@@ -18,7 +18,9 @@ from strata_engine.draft.plan import Control, Load, Plan, Round
 from strata_engine.events import Notice
 from strata_engine.runtime.attempt import attempt
 from strata_engine.runtime.scheduler import Piece
+from strata_engine.runtime.spec_meters import SpecMeter
 
+LOOKUPS = ("ngram", "suffix")
 MakeRoom = Callable[[Sequence[Piece], int, int], list[int]]  # Scheduler.make_room under the engine's lock
 
 
@@ -56,6 +58,11 @@ class Speculation:
         self._control, self._vocab_size = control, vocab_size
         self._wants = wants_of(drafters)
         self._step: _Step | None = None
+        # as they were opened: a report is read by other threads
+        self._facts = {name: {**drafter.report(), "most": drafter.most} for name, drafter in self._drafters.items()}
+        # among several, a lookup that finds little says something of the text only, and the controller parks it
+        quiet = LOOKUPS if len(self._facts) > 1 else ()
+        self.meter = SpecMeter(self._facts, quiet) if self._facts else None
 
     @property
     def active(self) -> bool:
@@ -81,9 +88,10 @@ class Speculation:
             self._step = _Step(Plan(), load, {}, 0.0)
             return pieces
         begun = time.perf_counter()
-        found = make_room(decoding, depth, sum(p.rows for p in pieces))
-        rooms = {p.sequence.id: room for p, room in zip(decoding, found, strict=True)}
-        asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in decoding if rooms[p.sequence.id]]
+        wanting = [p for p in decoding if p.sequence.speculate]
+        found = make_room(wanting, depth, sum(p.rows for p in pieces)) if wanting else []
+        rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
+        asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in wanting if rooms[p.sequence.id]]
         proposals, drafts = self._ask(self._control, drafter, plan, asks)
         self._step = _Step(plan, load, proposals, time.perf_counter() - begun)
         return [
@@ -117,6 +125,11 @@ class Speculation:
             if any(not 0 <= token < self._vocab_size for token in proposal.tokens):
                 raise ValueError(f"a draft of {proposal.tokens} is no id below {self._vocab_size}")
 
+    @property
+    def batch(self) -> int:
+        """Sequences that decode in the step that runs now; 0 in one that is run again after a failure."""
+        return self._step.load.batch if self._step else 0
+
     def drop(self) -> None:
         """The step failed: its times tell nothing."""
         self._step = None
@@ -141,11 +154,22 @@ class Speculation:
         if step is None or self._control is None:
             return
         judged = [v for v in verdicts if v.piece.decodes]
+        self._count(step, judged, step_s + host_s)
         proposals = tuple(step.proposals.get(v.piece.sequence.id, Proposal()) for v in judged)
         drafted, accepted = (tuple(getattr(v, what) for v in judged) for what in ("judged", "accepted"))
         self._control.record(
             Round(step.plan, step.load, drafted, accepted, proposals, step.draft_s + fed_s, step_s, host_s)
         )
+
+    def _count(self, step: _Step, judged: Sequence[Verdict], spent_s: float) -> None:
+        if self.meter is None:
+            return
+        drafted = [len(v.piece.drafts) for v in judged]
+        if not any(drafted) and not step.load.mixed:
+            self.meter.plain_step(step.load.batch, spent_s)
+        alarm = self.meter.count(step.plan.drafter or "", drafted, [v.accepted for v in judged])
+        if alarm is not None:
+            self.notices.append(alarm)
 
     def _own(self, features: Features | None, wants: Wants) -> Features | None:
         """The part of the features that one drafter wants."""
@@ -165,8 +189,10 @@ class Speculation:
             self._guarded(drafter, drafter.forget, sequence_id)
 
     def report(self) -> dict[str, Any]:
-        """What each drafter says of itself, by its name."""
-        return {name: drafter.report() for name, drafter in self._drafters.items()}
+        """Deepest chain, each drafter's own facts, and what was counted; {} without any. Safe from any thread."""
+        if self.meter is None:
+            return {}
+        return {"n_max": self.most, "drafters": self._facts, "counts": self.meter.data()}
 
     def _guarded(self, drafter: Drafter, action: Callable[..., Any], *args: Any) -> Any:
         """The action's result; None when it raised: the drafter is switched off then."""

@@ -25,9 +25,9 @@ def test_kept_by_position_adds_up_to_what_was_accepted(rounds):
 
 @given(ROUNDS)
 def test_accept_length_times_steps_gives_the_tokens_back(rounds):
-    meter = SequenceMeter()
+    meter = SequenceMeter(lambda batch: 0.5)
     for drafted, accepted in rounds:
-        meter.count(drafted, accepted, 0.5)
+        meter.count(drafted, accepted, 1)
     drafts = meter.drafts()
     generated = 1 + sum(kept + 1 for _, kept in rounds)  # the prompt's step gives the first
     without_first, with_first = drafts.lengths(generated)
@@ -43,13 +43,15 @@ def test_the_gain_is_the_measured_plain_time_over_the_time_it_took():
     assert Drafts(4, 4, 12, 8, (4, 4)).gain(2.0) is None
 
 
-def test_one_step_without_a_measured_plain_time_leaves_the_gain_open():
-    meter = SequenceMeter()
-    meter.count(3, 2, 0.1)
-    meter.count(3, 2, None)
-    meter.count(3, 2, 0.1)
+def test_a_width_without_a_measured_plain_step_leaves_the_gain_open():
+    measured = {1: 0.1}
+    meter = SequenceMeter(measured.get)
     assert meter.drafts().plain_s is None
-    assert SequenceMeter().drafts().plain_s is None
+    meter.count(3, 2, 1)
+    meter.count(3, 1, 4)
+    assert meter.drafts().plain_s is None
+    measured[4] = 0.4  # measured later, told then
+    assert meter.drafts().plain_s == pytest.approx(3 * 0.1 + 2 * 0.4)
 
 
 def test_the_plain_step_is_the_median_of_its_own_width():
