@@ -86,7 +86,7 @@ def tensors(values: dict[str, np.ndarray], config: dict[str, Any]) -> dict[str, 
         block = f"blk.{place[2] or config['num_hidden_layers']}." if place else f"blk.{config['num_hidden_layers']}."
         own = place[3] if place else name
         value = reorder_heads(own, value, config)
-        if own.endswith("norm.weight") and own != "linear_attn.norm.weight":
+        if re.search(r"norm(_embedding|_hidden)?\.weight$", own) and own != "linear_attn.norm.weight":
             value = value + 1
         if own == "mlp.experts.gate_up_proj":
             gate, up = np.split(value, 2, axis=1)
