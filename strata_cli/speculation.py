@@ -8,14 +8,26 @@ from typing import Any
 from strata_engine.events import Drafts, Finish
 from strata_engine.units import format_bytes
 
+_SIZES = ("packed_bytes", "weights_bytes", "bytes")
+_SHAPE = ("kind", "layers", "block", "layout", "layout_from", "taps")
+
 
 def drafter_lines(speculation: Mapping[str, Any]) -> list[str]:
-    """A line for each drafter of Report.speculation: its size, what was checked, how many drafts at most."""
-    found = []
-    for name, facts in speculation.get("drafters", {}).items():
-        parts = [_fact(each, value) for each, value in facts.items() if each != "most"]
-        found.append(f"drafter {name}: {', '.join([*parts, _depth(facts, speculation)])}")
-    return found
+    """A line for each drafter of Report.speculation: its size and shape, what was checked, how many drafts at most."""
+    return [
+        f"drafter {name}: {', '.join([*_facts(name, facts, speculation), _depth(facts, speculation)])}"
+        for name, facts in speculation.get("drafters", {}).items()
+    ]
+
+
+def _facts(name: str, facts: Mapping[str, Any], speculation: Mapping[str, Any]) -> list[str]:
+    size = next((facts[each] for each in _SIZES if facts.get(each)), 0)
+    if not size:
+        return ["no weights"]
+    parts = [format_bytes(size), *(_fact(each, facts[each]) for each in _SHAPE if facts.get(each) is not None)]
+    checked = [("vocabulary", "vocabulary"), *([] if name == "draft" else [("hidden_size", "hidden size")])]
+    known = [f"{words} {speculation[each]}" for each, words in checked if speculation.get(each)]
+    return [*parts, f"fits {' and '.join(known)}"] if known else parts
 
 
 def _depth(facts: Mapping[str, Any], speculation: Mapping[str, Any]) -> str:
@@ -24,8 +36,6 @@ def _depth(facts: Mapping[str, Any], speculation: Mapping[str, Any]) -> str:
 
 
 def _fact(name: str, value: Any) -> str:
-    if name.endswith("_bytes") and isinstance(value, int):
-        return f"{name.removesuffix('_bytes')} {format_bytes(value)}"
     shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return f"{name.replace('_', ' ')} {shown}"
 

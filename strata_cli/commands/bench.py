@@ -13,9 +13,11 @@ from typer.core import TyperGroup
 from strata_cli import local
 from strata_cli.app import App
 from strata_cli.commands.bench_serve import serve
-from strata_cli.flags import LoadFlags, to_engine_config
+from strata_cli.commands.bench_spec import compare_methods
+from strata_cli.flags import LoadFlags, to_engine_config, with_flags
 from strata_cli.keys import KEYS
 from strata_cli.once import check_writable, write_whole
+from strata_cli.specflags import SpecBenchFlags
 from strata_engine.bench import plan as plans
 from strata_engine.bench.report import FORMATS
 from strata_engine.config import EngineConfig
@@ -48,6 +50,7 @@ bench.command("serve")(serve)
 
 
 @bench.command("speed")
+@with_flags(SpecBenchFlags)
 def speed(
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="Without one the default model")] = "",
@@ -58,8 +61,9 @@ def speed(
     ] = None,
     depth: Annotated[str, typer.Option("-d", "--depth", metavar="N,..", help="Tokens of context before a test")] = "0",
     repetitions: Annotated[
-        int, typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000, help="Samples of each test")
-    ] = 5,
+        int | None,
+        typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000, help="Samples of each test [5, a suite: 1]"),
+    ] = None,
     threads: Annotated[str | None, typer.Option("-t", "--threads", metavar="N,..", help="CPU threads")] = None,
     batch: Annotated[
         str | None, typer.Option("-b", "--batch", metavar="N,..", help="Tokens in one prompt step")
@@ -68,12 +72,14 @@ def speed(
     kernels: Annotated[str | None, typer.Option("--kernels", metavar="NAME,..", help="auto, native, reference")] = None,
     mode: Annotated[str | None, typer.Option("--mode", metavar="NAME,..", help="exact, fast")] = None,
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help="Map model files, or read them")] = None,
+    spec: SpecBenchFlags = SpecBenchFlags(),
     form: Annotated[str | None, typer.Option("-o", metavar="|".join(FORMATS), help="Form of the result")] = None,
     file: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the result there")] = None,
 ) -> int:
     """Measure prompt and generation speed. Lists and ranges: 128,512  1-8+1  1-64*2; all combinations run.
 
-    `llmrun bench` alone means `llmrun bench speed`; `llmrun bench serve --help` is about running servers.
+    With --spec the generation tests run over text, under each method and without drafts in turn; --suite asks
+    questions. `llmrun bench` alone means `llmrun bench speed`; `llmrun bench serve --help` is about running servers.
     """
     app = App.of(context)
     wanted = plans.combine(
@@ -84,7 +90,11 @@ def speed(
     target = expand(file) if file and file != "-" else None
     if target is not None:
         check_writable(target)
-    text = _run(app, model or local.default_reference(app), configs, wanted, repetitions, form)
+    reference = model or local.default_reference(app)
+    if spec.wanted:
+        text = compare_methods(app, reference, configs, wanted, spec, repetitions, form)
+    else:
+        text = _run(app, reference, configs, wanted, repetitions or 5, form)
     if target is None:
         app.output.write(text)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strata_cli.columns import align
@@ -94,6 +94,22 @@ def _set_think(chat: Chat, value: str) -> None:
     chat.output.note("thinking off" if chat.talk.thinking is False else f"thinking {level}")
 
 
+def _set_spec(chat: Chat, value: str) -> None:
+    """Drafts on or off for what follows; which drafters there are was decided when the model was loaded."""
+    drafters = chat.service.report(chat.model.name).speculation.get("drafters", {})
+    wanted = value.lower() or "auto"
+    if wanted in ("none", "off"):
+        chat.talk.params = replace(chat.talk.params, speculate=False)
+        chat.output.note("answers come without drafts")
+    elif not drafters:
+        raise UsageError(f"/set spec {wanted}: the model was loaded without drafters", "llmrun chat --spec auto")
+    elif wanted in ("auto", "on", *drafters):
+        chat.talk.params = replace(chat.talk.params, speculate=True)
+        chat.output.note(f"drafts by {', '.join(drafters)}")
+    else:
+        raise UsageError(f"/set spec {wanted}: not loaded", f"none, auto, {', '.join(drafters)}")
+
+
 def _set_stats(chat: Chat, wanted: bool) -> None:
     chat.stats = wanted
     chat.output.note("statistics after each answer" if wanted else "no statistics")
@@ -116,6 +132,7 @@ _SETTINGS: dict[str, Callable[[Chat, str], None]] = {
     "parameter": _set_parameter,
     "system": _system,
     "think": _set_think,
+    "spec": _set_spec,
     "nothink": lambda chat, value: _set_think(chat, "off"),
     "verbose": lambda chat, value: _set_stats(chat, True),
     "quiet": lambda chat, value: _set_stats(chat, False),
@@ -210,7 +227,7 @@ COMMANDS: tuple[Slash, ...] = (
     Slash(
         ("/set",),
         "WHAT [VALUE]",
-        "parameter NAME VALUE, system, think, nothink, verbose, quiet, history, nohistory",
+        "parameter NAME VALUE, system, think, nothink, spec, verbose, quiet, history, nohistory",
         _set,
     ),
     Slash(("/show",), "WHAT", "info, params, system, template, messages, stats, context", show.show),

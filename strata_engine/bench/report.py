@@ -128,8 +128,13 @@ def _csv(result: Result) -> str:
 def _md(result: Result) -> str:
     varying = [n for n in ("batch", "kv_type", "kernels", "mode") if len({row.data()[n] for row in result.rows}) > 1]
     heads = ["model", "size", "params", "backend", "threads", *varying, "test", "t/s", "of the limit"]
-    right = {"size", "params", "threads", "batch", "test", "t/s", "of the limit"}
     cells = [_md_cells(result, row.test, row.data(), varying) for row in result.rows]
+    return table(heads, cells, left=("model", "backend", "kv_type", "kernels", "mode"))
+
+
+def table(heads: Sequence[str], cells: Sequence[Sequence[str]], left: Sequence[str]) -> str:
+    """A Markdown table with even columns; those not in `left` are flush right."""
+    right = set(heads) - set(left)
     widths = [max(len(heads[i]), *(len(c[i]) for c in cells)) for i in range(len(heads))]
     rule = "".join(f"| {'-' * (w - 1)}{':' if h in right else '-'} " for h, w in zip(heads, widths, strict=True))
     lines = [_md_line(heads, heads, widths, right), rule + "|"]

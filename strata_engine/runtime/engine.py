@@ -264,9 +264,10 @@ class Engine:
             with self._wake:
                 self._scheduler.keep(piece, gone.accepted)
                 self._meters.count_accepted(gone.accepted)
-        if gone.finish is not None:
-            self._end(active, lambda _: gone.finish)
-        return Verdict(piece, gone.accepted, gone.judged, alive=gone.finish is None)
+        finish = gone.finish
+        if finish is not None:
+            self._end(active, lambda _: finish)
+        return Verdict(piece, gone.accepted, gone.judged, alive=finish is None)
 
     def _guarded(self, active: Active, action: Callable[..., Any], *args: Any) -> None:
         _, error = attempt(action, *args)

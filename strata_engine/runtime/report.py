@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from strata_engine.runtime.api import Report
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, choice_record
@@ -25,4 +27,10 @@ def make_report(parts: Opened, meters: Meters, spec: Speculation) -> Report:
         "preemptions": float(parts.scheduler.preemptions),
     }
     choices = tuple(choice_record(c) for c in parts.choices)
-    return Report(choices, memory, speed, (*parts.notices, *spec.notices), spec.report())
+    return Report(choices, memory, speed, (*parts.notices, *spec.notices), _speculation(parts, spec))
+
+
+def _speculation(parts: Opened, spec: Speculation) -> dict[str, Any]:
+    """What the drafters are and did, and what of the target they were checked against; {} without any."""
+    found, config = spec.report(), parts.loaded.model.config
+    return {**found, "vocabulary": config.vocab_size, "hidden_size": config.width} if found else {}

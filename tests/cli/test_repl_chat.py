@@ -376,6 +376,23 @@ def test_stats_are_shown_when_asked_for(desk):
     assert line in d.out.getvalue()
 
 
+def test_drafts_can_be_switched_off_and_on(desk, tmp_path):
+    d = desk()
+    d.service.speculation = {"drafters": {"mtp": {"most": 3}}}
+    d.say("a", "/set spec none", "b", "/save s", "/set spec mtp", "c", "/set spec none", "/set spec", "d")
+    assert [params.speculate for params in d.service.params] == [True, False, True, True]
+    d.say("/set spec ngram")
+    assert "/set spec ngram: not loaded" in d.err.getvalue()
+    d.say("/load s")  # a session does not hold it: it belongs to how the model was loaded
+    assert d.chat.talk.params.speculate
+
+
+def test_drafts_cannot_be_switched_on_where_there_are_none(desk):
+    d = desk()
+    d.say("/set spec auto")
+    assert "loaded without drafters" in d.err.getvalue()
+
+
 def test_context_use_is_told(desk):
     d = desk(answer("x", prompt_tokens=240, tokens=10))
     d.say("a", "/tokens")

@@ -251,3 +251,29 @@ def test_bench_prints_the_table(llmrun, model: Path):
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].startswith("| model ")
     assert "| CPU " in done.stdout
+
+
+def test_bench_compares_speculation_methods_on_text_and_on_questions(llmrun, model: Path):
+    done = llmrun("bench", str(model), "--spec", "none,ngram", "-n", "8", "-r", "1", "-o", "json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["test"], row["spec"], row["tokens"]) for row in rows] == [("tg8", "none", 8), ("tg8", "ngram", 8)]
+    assert all(row["same_answers"] for row in rows)
+    asked = llmrun("bench", str(model), "--suite", "sums", "--questions", "2", "--spec", "none", "-o", "csv")
+    (row,) = csv.DictReader(io.StringIO(asked.stdout))
+    assert (row["test"], row["asked"], row["same_answers"]) == ("sums x2", "2", "True")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--spec", "none,magic"), "'magic' is not one of"),
+        (("--spec", "none,ngram", "-n", "0"), "prompts alone are the same"),
+        (("--spec", "none,ngram", "-t", "1,2"), "under one setting"),
+        (("--suite", "mmlu"), "no such suite"),
+        (("--spec", "dflash"), "no drafter for dflash is known"),
+    ],
+)
+def test_bench_refuses_what_cannot_be_compared(llmrun, model: Path, args, said):
+    done = llmrun("bench", str(model), *args)
+    assert done.returncode in (2, 3)
+    assert said in done.stderr

@@ -66,8 +66,10 @@ def test_the_bench_takes_methods_as_a_list():
 
 
 def test_a_loaded_drafter_is_told_in_one_line():
-    facts = {"weights_bytes": 1_780_992, "vocabulary": "1024 = 1024", "taps": [0, 2], "most": 8}
-    assert drafter_lines({"method": "mtp", "n_max": 3, "drafters": {"mtp": facts}}) == [
-        "drafter mtp: weights 1.78 MB, vocabulary 1024 = 1024, taps 0 2, up to 3 drafts a step"
+    facts = {"packed_bytes": 1_780_992, "block": 8, "taps": [0, 2], "most": 7, "buffers": 5}
+    found = {"n_max": 3, "vocabulary": 1024, "hidden_size": 256, "drafters": {"dflash": facts, "ngram": {"most": 16}}}
+    assert drafter_lines(found) == [
+        "drafter dflash: 1.78 MB, block 8, taps 0 2, fits vocabulary 1024 and hidden size 256, up to 3 drafts a step",
+        "drafter ngram: no weights, up to 3 drafts a step",
     ]
     assert drafter_lines({}) == []

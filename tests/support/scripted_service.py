@@ -75,6 +75,7 @@ class ScriptedService:
         self.params: list[SamplingParams] = []
         self.streams: list[ScriptedStream] = []
         self.closed = False
+        self.speculation: dict[str, Any] = {}
 
     def loaded(self) -> list[LoadedModel]:
         return [self.model]
@@ -106,7 +107,7 @@ class ScriptedService:
         return Load(0, 0, 0, 10, 0, 0, 0.0, 0.0)
 
     def report(self, model: str) -> Report:
-        return Report()
+        return Report(speculation=self.speculation)
 
     def close(self) -> None:
         self.closed = True
