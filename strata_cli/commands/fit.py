@@ -18,6 +18,7 @@ from strata_engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from strata_engine.config import EngineConfig
+    from strata_engine.formats.base import WeightSource
     from strata_engine.registry.entries import Entry, Variant
     from strata_engine.registry.files import ModelFiles
 
@@ -46,6 +47,10 @@ def fit(
     kv_type: Annotated[
         str | None, typer.Option("--kv-type", metavar="|".join(KEYS["kv_type"].choices), help=KEYS["kv_type"].meaning)
     ] = None,
+    spec: Annotated[
+        str | None, typer.Option("--spec", metavar="|".join(KEYS["spec"].choices), help="Count this drafter too")
+    ] = None,
+    draft: Annotated[str | None, typer.Option("--draft", metavar="MODEL", help=KEYS["draft"].meaning)] = None,
     margin: Annotated[str, typer.Option("--margin", metavar="SIZE", help="Memory to leave free (1GiB)")] = "0",
 ) -> int:
     """Say whether and how a model fits into this machine's memory.
@@ -53,7 +58,7 @@ def fit(
     Ends with 7 when it does not fit.
     """
     app = App.of(context)
-    given = {"ctx": ctx, "parallel": parallel, "kv_type": kv_type}
+    given = {"ctx": ctx, "parallel": parallel, "kv_type": kv_type, "spec": spec, "draft": draft}
     config = app.settings.override({k: v for k, v in given.items() if v is not None}).engine_config()
     report = _report(app, model, config, Room(memory_bytes()[1], _margin(margin)))
     if app.output.json_mode:
@@ -79,6 +84,7 @@ def _margin(text: str) -> int:
 
 
 def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str, Any]:
+    from strata_engine.registry.drafters import with_drafter
     from strata_engine.registry.local import config_only
     from strata_engine.registry.reference import parse
     from strata_engine.registry.resolve import Missing, resolve
@@ -91,6 +97,9 @@ def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str,
     found = described or resolve(parse(text), app.catalog, app.store)
     entry = found.entry if isinstance(found, Missing) else app.catalog.find(found.name)
     if not isinstance(found, Missing):
+        found, config = with_drafter(found, config, app.catalog, app.store)
+        for note in found.notes:
+            app.output.warn(note)
         report = _from_files(found, config, room)
     elif found.entry is not None and found.variant is not None:
         report = _from_catalog(found.entry, found.variant, room)
@@ -116,7 +125,8 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
     try:
         architecture = architecture_of(source)
         supported = architecture in (GGUF if source.kind == "gguf" else HUGGING_FACE)
-        priced = estimate(source, replace(config, context_tokens=asked), room.usable_bytes)
+        drafter = _drafter_bytes(source, config)
+        priced = estimate(source, replace(config, context_tokens=asked), max(0, room.usable_bytes - drafter))
     finally:
         source.close()
     return {
@@ -131,13 +141,29 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
         "state_bytes": priced.state_bytes,
         "disk_bytes": priced.disk_bytes,
         "workspace_bytes": priced.workspace_bytes,
-        "total_bytes": priced.total_bytes,
+        "drafter_bytes": drafter,
+        "total_bytes": priced.total_bytes + drafter,
         "context_tokens": priced.context_tokens,
         "context_why": priced.context_why,
         "largest_context_tokens": priced.largest_context_tokens,
         "train_context_tokens": priced.train_context_tokens,
         "pool_tokens": priced.pool_tokens,
     }
+
+
+def _drafter_bytes(source: WeightSource, config: EngineConfig) -> int:
+    """Weights of what drafts: the model's own head, or files of its own."""
+    from pathlib import Path
+
+    from strata_engine.placement.states import is_draft
+
+    spec = config.spec
+    own = spec.method in ("mtp", "auto")
+    found = sum(meta.nbytes for name, meta in source.tensors().items() if own and is_draft(source, name))
+    if spec.draft is None:
+        return found
+    path = Path(spec.draft)
+    return found + sum(file.stat().st_size for file in (path.glob("*.safetensors") if path.is_dir() else [path]))
 
 
 def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
@@ -189,6 +215,8 @@ def _print(app: App, report: dict[str, Any]) -> None:
         if report["state_bytes"]:
             rows.append(["recurrent states", format_bytes(report["state_bytes"]), "one for each sequence at once"])
         rows.append(["workspace", format_bytes(report["workspace_bytes"]), ""])
+        if report["drafter_bytes"]:
+            rows.append(["drafter", format_bytes(report["drafter_bytes"]), "weights alone"])
         if report["disk_bytes"]:
             rows.append(["stays on disk", format_bytes(report["disk_bytes"]), "n-gram table, not in the total"])
     note = "" if report["basis"] == "files" else "by the catalog, with a context of 8192 tokens; not downloaded"

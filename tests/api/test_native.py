@@ -62,6 +62,7 @@ def test_props_and_slots(live):
     assert props["default_generation_settings"]["n_ctx"] == 512
     assert props["total_slots"] == len(live.http.get("/slots").json()) == 4
     assert props["tokenizer"]["eos_ids"] == [END]
+    assert props["speculation"] == {}
     assert live.http.get("/props?model=no-such").status_code == 404
 
 

@@ -74,6 +74,14 @@ def test_fit_takes_a_smaller_context_from_its_flag_and_from_the_settings(env, mo
     assert document(["fit", str(model)], {**env, "LLMRUN_CTX": "128"})["context_tokens"] == 128
 
 
+def test_fit_counts_the_drafter_it_is_asked_about(env):
+    toy = str(Path(__file__).resolve().parents[1] / "fixtures/toy")
+    plain, mtp = (document(["fit", toy, "--ctx", "256", *more], env) for more in ((), ("--spec", "mtp")))
+    assert (plain["drafter_bytes"], mtp["drafter_bytes"]) == (0, 2 * 890_496)
+    assert mtp["total_bytes"] >= plain["total_bytes"] + mtp["drafter_bytes"]
+    assert run(["fit", toy, "--spec", "dflash"], env).code == 3
+
+
 def test_fit_ends_with_7_when_the_margin_leaves_no_room(env, model):
     done = run(["fit", str(model), "--margin", "100TiB"], env)
     assert done.code == 7

@@ -29,6 +29,7 @@ def props(server: ServerState, model: str) -> dict[str, Any]:
         "model_path": found.root,
         "chat_template": rules.template_source,
         "tokenizer": None if rules.tokenizer is None else _tokenizer(rules.tokenizer),
+        "speculation": server.service.report(found.name).speculation,
         "modalities": {"vision": "vision" in found.capabilities, "audio": False},
         "build_info": f"llmrun {__version__}",
     }
