@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 10
+#define LLMRUN_ABI 11
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -74,7 +74,8 @@ enum LlmrunCode {
   // Keys and values may differ in type; scales f32 [P, K, page_tokens] for I8, else 0.
   LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P key_type value_type   p: k v keys values slots key_scales value_scales
   LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages key_type value_type      f: scale
-                           // p: q keys values positions sequences pages out key_scales value_scales
+                           // p: q keys values positions sequences pages out key_scales value_scales firsts(i32[R])|0
+                           // a row sees tokens firsts (or 0) .. positions of its sequence
   LLMRUN_GATHER = 10,      // n: rows W source_rows    p: x index out
   LLMRUN_ARGMAX = 11,      // n: R V                   p: x out(i32) share, or null
   LLMRUN_LOG_SOFTMAX = 12, // n: R V                   p: x out               (out may be x)
@@ -100,6 +101,8 @@ enum LlmrunCode {
   LLMRUN_PUT_ROWS = 50,    // n: R W source_rows source_cols column   p: x index out   flags: 1 = add to out; index < 0: stays
   LLMRUN_LAYER_NORM = 51,  // n: R W                   p: x weight bias out   f: eps
   LLMRUN_GELU = 52,        // n: count                 p: x out               flags: 1 = tanh approximation
+  // Drafters that work on blocks.
+  LLMRUN_BLOCK_CONV = 53,  // n: R W taps groups side  p: x change[R, 2, taps, groups] base[2, taps, W] sequences(i32) out
   // Residual streams, hashed n-grams, block-sparse attention. G tokens of a block, k blocks, J rows of the table a token.
   LLMRUN_STREAM_NORM = 60,  // n: R S W                p: x weight[S, W] out   f: eps
   LLMRUN_SILU_SCALED = 61,  // n: count                p: x out               f: scale

@@ -22,6 +22,7 @@ from strata_kernels.arrays import Seen, see
 from strata_kernels.binding import TYPES, load
 from strata_kernels.checks import apart, dense, same_or_apart
 from strata_kernels.grids import codebook
+from strata_kernels.native_block import record_block_conv
 from strata_kernels.native_delta import DeltaOps
 from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
 from strata_kernels.native_streams import NativeStreamOps
@@ -387,7 +388,7 @@ class NativeOps(DeltaOps, NativeStreamOps):
             self._emit(binding.KV_STORE, numbers, pointers, ())
 
     def attention(self, q: Array, cache: KvLayer, rows: Rows, scale: float, out: Array) -> None:
-        """out[R, H, D] = softmax(scale q k^T) v over positions 0..rows.positions[r] of each row's sequence.
+        """out[R, H, D] = softmax(scale q k^T) v over the visible positions of each row's sequence (ops.Rows).
 
         Running raises IndexError when a position, sequence or page number lies outside the cache.
         """
@@ -398,7 +399,8 @@ class NativeOps(DeltaOps, NativeStreamOps):
         keys, values = _check_cache(cache, kv_heads, width)
         if not kv_heads or heads % kv_heads:
             raise ValueError(f"attention: {heads} heads are no multiple of {kv_heads} kv heads")
-        positions = dense(rows.positions, "attention positions", (count,), "i32")
+        positions = dense(rows.last, "attention positions", (count,), "i32")
+        firsts = None if rows.first is None else dense(rows.first, "attention first", (count,), "i32")
         sequences = dense(rows.sequences, "attention sequences", (count,), "i32")
         table = dense(rows.pages, "attention pages", (None, None), "i32")
         apart(target, "attention", queries, keys.data, values.data)
@@ -407,7 +409,7 @@ class NativeOps(DeltaOps, NativeStreamOps):
         pages, _, page_tokens, _ = keys.data.shape
         numbers = (count, heads, kv_heads, width, page_tokens, pages, *table.shape, keys.code, values.code)
         where = (positions, sequences, table)
-        pointers = (queries, keys.data, values.data, *where, target, keys.scales, values.scales)
+        pointers = (queries, keys.data, values.data, *where, target, keys.scales, values.scales, firsts)
         self._emit(binding.ATTENTION, numbers, pointers, (target,), (scale,))
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
@@ -431,6 +433,10 @@ class NativeOps(DeltaOps, NativeStreamOps):
     def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
         """out = x * Phi(x), exact or by the tanh approximation. out may be x."""
         record_gelu(self._emit, x, out, tanh)
+
+    def block_conv(self, x: Array, change: Array, base: Array, side: int, rows: Rows, out: Array) -> None:
+        """out = convolution over the rows of each sequence with weights of their own. Raises ValueError: shapes."""
+        record_block_conv(self._emit, x, change, base, side, rows, out)
 
     # -- sampling helpers ---------------------------------------------------------------------------------------------
 

@@ -113,6 +113,8 @@ class Rows:
     sequence, needed by the recurrent ops only.
     axes [3, R]: positions in time, height and width for rotations that read several axes; None = all as `positions`.
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
+    `attention` alone heeds two more: reach [R] is the last position a row sees instead of its own (rows of a block that
+    look both ways), first [R] the first one instead of 0 (windows); 0 <= first <= last.
     The rows of one sequence stand together, in order of their positions. A row of position 0 finds zeros in place of
     its slot's past, whatever the slot holds.
     """
@@ -123,6 +125,13 @@ class Rows:
     pages: Array
     states: Array | None = None
     axes: Array | None = None
+    reach: Array | None = None
+    first: Array | None = None
+
+    @property
+    def last(self) -> Array:
+        """The last position that each row attends to, [R]."""
+        return self.positions if self.reach is None else self.reach
 
 
 @dataclass(frozen=True)
@@ -356,6 +365,14 @@ class Ops(StreamOps, Protocol):
 
     def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
         """out = x * Phi(x), by the error function or by its tanh approximation. Same shapes. out may be x."""
+        ...
+
+    def block_conv(self, x: Array, change: Array, base: Array, side: int, rows: Rows, out: Array) -> None:
+        """out[r, c] = sum over t of (base[side, t, c] + change[r, side, t, c's group]) * x[r - t, c], in order of t.
+
+        x, out [R, W]; base [2, taps, W]; change [R, 2 * taps * groups], channels in equal groups. Rows before the first
+        of the same sequence count as zero.
+        """
         ...
 
 

@@ -148,6 +148,10 @@ void check_op(const LlmrunOp& op) {
       return present(op, 3);
     case LLMRUN_LAYER_NORM: positive(op, 0, 2); return present(op, 4);
     case LLMRUN_GELU: positive(op, 0, 1); return present(op, 2);
+    case LLMRUN_BLOCK_CONV:
+      positive(op, 0, 4);
+      if (op.n[1] % op.n[3] || op.n[4] < 0 || op.n[4] > 1) refuse(op, "groups or side of a convolution");
+      return present(op, 5);
     case LLMRUN_PACK:
       positive(op, 0, 2);
       present(op, 2);

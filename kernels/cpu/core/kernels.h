@@ -23,7 +23,12 @@ struct AttentionGroup {
   int32_t keys;        // most visible keys of a row
   int64_t first_unit;   // split mode: units before this group
   int64_t first_float;  // split mode: where its partial results start
+  int32_t first_split;  // splits before it are seen by no row
 };
+
+static inline int64_t attention_splits(const AttentionGroup& group) {
+  return (group.keys + SPLIT - 1) / SPLIT - group.first_split;
+}
 
 // Made when attention starts, from the positions of this run. Split mode: each (group, kv head, split) is a unit that
 // leaves its partial result in `partials`; a second phase merges them in split order, as the direct mode does in place.
@@ -69,6 +74,7 @@ struct KernelTable {
   Kernel stream_norm, silu_scaled, stream_mix, stream_add, stream_gate, index_store, index_select, sparse_attention;
   Kernel short_conv, delta_rule, gated_norm, sigmoid_mul, add_scaled;
   Kernel layer_norm, gelu;
+  Kernel block_conv;
 };
 
 constexpr int64_t CHUNK_ELEMENTS = 1024;

@@ -45,6 +45,7 @@ Cost cost_of(const LlmrunOp& op) {
     case LLMRUN_PUT_ROWS: return {n[0], 10 + 0.1 * static_cast<double>(n[1])};
     case LLMRUN_LAYER_NORM: return {n[0], 10 + 0.3 * static_cast<double>(n[1])};
     case LLMRUN_GELU: return {(n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS, op.flags & GELU_TANH ? 800.0 : 8000.0};
+    case LLMRUN_BLOCK_CONV: return {n[0], 10 + 0.2 * static_cast<double>(n[1] * n[2])};
     case LLMRUN_LOG_SOFTMAX: return {n[0], 0.8 * static_cast<double>(n[1])};
     case LLMRUN_GATED_NORM: return {n[0], 10 + 0.5 * static_cast<double>(n[1])};
     case LLMRUN_SIGMOID_MUL: return {(n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS, 500};
@@ -126,6 +127,7 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_PUT_ROWS: return plain(put_rows);
     case LLMRUN_LAYER_NORM: return plain(table.layer_norm);
     case LLMRUN_GELU: return plain(table.gelu);
+    case LLMRUN_BLOCK_CONV: return plain(table.block_conv);
     case LLMRUN_EXPERT_ROUTE: return plain(table.expert_route);
     case LLMRUN_EXPERT_PLAN:
       scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(op.n[2]) * sizeof(int32_t));
@@ -152,17 +154,22 @@ bool Program::group_rows(const LlmrunOp& op) {
   const int32_t* positions = static_cast<const int32_t*>(op.p[3]);
   const int32_t* sequences = static_cast<const int32_t*>(op.p[4]);
   const int32_t* pages = static_cast<const int32_t*>(op.p[5]);
+  const int32_t* firsts = static_cast<const int32_t*>(op.p[9]);
   const int64_t page_tokens = op.n[4], page_count = op.n[5], most_pages = op.n[7];
   const int64_t most = attention_rows(op.n[1] / op.n[2]);
   groups_.clear();
   for (int64_t r = 0; r < op.n[0]; ++r) {
     const int64_t position = positions[r], sequence = sequences[r];
+    const int64_t first = firsts ? firsts[r] : 0;
     if (position < 0 || position >= most_pages * page_tokens || sequence < 0 || sequence >= op.n[6]) return false;
+    if (first < 0 || first > position) return false;
+    const int32_t split = static_cast<int32_t>(first / SPLIT);
     const bool same = !groups_.empty() && groups_.back().sequence == sequence && groups_.back().rows < most;
-    if (!same) groups_.push_back({static_cast<int32_t>(r), 0, static_cast<int32_t>(sequence), 0, 0, 0});
+    if (!same) groups_.push_back({static_cast<int32_t>(r), 0, static_cast<int32_t>(sequence), 0, 0, 0, split});
     AttentionGroup& group = groups_.back();
     ++group.rows;
     group.keys = std::max(group.keys, static_cast<int32_t>(position + 1));
+    group.first_split = std::min(group.first_split, split);
   }
   for (const AttentionGroup& group : groups_)
     for (int64_t page = 0; page * page_tokens < group.keys; ++page) {
@@ -177,7 +184,7 @@ void Program::place_partials(const LlmrunOp& op) {
   const int64_t kv_heads = op.n[2], per_head = op.n[1] / kv_heads;
   int64_t units = 0, floats = 0;
   for (AttentionGroup& group : groups_) {
-    const int64_t count = kv_heads * ((group.keys + SPLIT - 1) / SPLIT);
+    const int64_t count = kv_heads * attention_splits(group);
     group.first_unit = units;
     group.first_float = floats;
     units += count;

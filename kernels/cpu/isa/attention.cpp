@@ -22,7 +22,7 @@ struct Task {
   const LlmrunOp* op;
   int64_t per_head, kv_heads, width, padded, page_tokens, most_pages, partial, key_bytes, value_bytes;
   bool blocked;
-  const int32_t *positions, *sequences, *pages;
+  const int32_t *positions, *sequences, *pages, *firsts;  // firsts: null where rows see all from position 0 on
   float *query, *keys, *weights, *result, *state;  // scratch: [Q][padded], [padded][KEYS], [Q][SPLIT], [Q][partial] x 2
   float* panel;                                    // [SPLIT][PANEL]: values widened for more queries than one tile has
   float *key_scales, *value_scales;                // [SPLIT]; null when the elements are what they are
@@ -49,6 +49,7 @@ Task make_task(const Job& job) {
   task.positions = static_cast<const int32_t*>(op.p[3]);
   task.sequences = static_cast<const int32_t*>(op.p[4]);
   task.pages = static_cast<const int32_t*>(op.p[5]);
+  task.firsts = static_cast<const int32_t*>(op.p[9]);
   const int64_t queries = attention_rows(task.per_head) * task.per_head;
   float* next = reinterpret_cast<float*>(job.scratch);
   task.query = next, next += queries * task.padded;
@@ -252,22 +253,31 @@ void scores(const Task& task, int64_t queries, int64_t count) {
   }
 }
 
-// Turns the first `visible` scores into 2^(score - maximum), the rest up to `count` (rounded up to LANES) into 0. The sum is
+// Powers of LANES scores of which the first `hidden` do not count.
+OP F powers(F score, float top, int hidden) {
+  const F value = exp2_down(sub(score, set1(top)));
+  return hidden > 0 ? sub(value, keep_below(value, hidden)) : value;
+}
+
+// Turns scores [hidden, visible) into 2^(score - maximum), the rest up to `count` (rounded up to LANES) into 0. The sum is
 // of the powers; with `scales` what is stored are their products with the scales of the values.
-void soften(float* score, const float* scales, int visible, int64_t count, float* end) {
-  const int whole = visible / LANES * LANES;
+void soften(float* score, const float* scales, int hidden, int visible, int64_t count, float* end) {
+  if (hidden >= visible) hidden = visible = 0;
+  const int whole = visible / LANES * LANES, start = hidden / LANES * LANES;
+  for (int j = 0; j < start; j += LANES) store(score + j, zero());
+  for (int j = start; j < hidden; ++j) score[j] = -INFINITY;
   F most = set1(-INFINITY);
-  for (int j = 0; j < whole; j += LANES) most = maxf(most, load(score + j));
+  for (int j = start; j < whole; j += LANES) most = maxf(most, load(score + j));
   if (whole < visible) most = maxf(most, fill_from(load(score + whole), visible - whole, -INFINITY));
   const float top = hmax(most);
   F sum = zero();
-  for (int j = 0; j < whole; j += LANES) {
-    const F value = exp2_down(sub(load(score + j), set1(top)));
+  for (int j = start; j < whole; j += LANES) {
+    const F value = powers(load(score + j), top, hidden - j);
     store(score + j, scales ? mul(value, load(scales + j)) : value);
     sum = add(sum, value);
   }
   if (whole < visible) {
-    const F value = keep_below(exp2_down(sub(load(score + whole), set1(top))), visible - whole);
+    const F value = keep_below(powers(load(score + whole), top, hidden - whole), visible - whole);
     const F product = scales ? mul(value, load(scales + whole)) : value;
     store(score + whole, keep_below(product, visible - whole));
     sum = add(sum, value);
@@ -397,6 +407,12 @@ OP int visible_keys(const Task& task, const AttentionGroup& group, int64_t query
   return static_cast<int>(left < 0 ? 0 : left > SPLIT ? SPLIT : left);
 }
 
+// Keys of the split before the first that the query sees.
+OP int hidden_keys(const Task& task, const AttentionGroup& group, int64_t query, int64_t first) {
+  const int64_t left = task.firsts ? task.firsts[group.row + query / task.per_head] - first : 0;
+  return static_cast<int>(left < 0 ? 0 : left > SPLIT ? SPLIT : left);
+}
+
 void score(const Task& task, int64_t queries, int64_t count) {
   switch (task.op->n[8]) {
     case LLMRUN_F32: return scores<LLMRUN_F32>(task, queries, count);
@@ -422,8 +438,8 @@ void run_split(const Task& task, const AttentionGroup& group, int64_t kv_head, i
   locate(task, group, kv_head, first, count);
   score(task, queries, count);
   for (int64_t i = 0; i < queries; ++i)
-    soften(task.weights + i * SPLIT, task.value_scales, visible_keys(task, group, i, first), count,
-           task.result + i * task.partial + task.padded);
+    soften(task.weights + i * SPLIT, task.value_scales, hidden_keys(task, group, i, first),
+           visible_keys(task, group, i, first), count, task.result + i * task.partial + task.padded);
   take_values(task, queries, count);
 }
 
@@ -436,11 +452,12 @@ __attribute__((noinline)) void merge(const Task& task, const AttentionGroup& gro
   for (int64_t i = 0; i < queries; ++i) {
     float* state = task.state + i * task.partial;
     const float* from = part + i * task.partial;
-    if (split == 0) {
+    const bool sees = hidden_keys(task, group, i, split * SPLIT) < visible_keys(task, group, i, split * SPLIT);
+    if (split == group.first_split || (sees && state[task.padded] == -INFINITY)) {  // nothing seen so far
       __builtin_memcpy(state, from, static_cast<size_t>(task.partial) * 4);
       continue;
     }
-    if (visible_keys(task, group, i, split * SPLIT) == 0) continue;
+    if (!sees) continue;
     float *most = state + task.padded, *sum = most + 1;
     const float top = *most > from[task.padded] ? *most : from[task.padded];
     const float keep = power(*most - top), take = power(from[task.padded] - top);
@@ -463,13 +480,11 @@ void write_out(const Task& task, const AttentionGroup& group, int64_t kv_head) {
   }
 }
 
-OP int64_t splits_of(const AttentionGroup& group) { return (group.keys + SPLIT - 1) / SPLIT; }
-
 void run_direct(const Task& task, const AttentionGroup& group, int64_t kv_head) {
   load_queries(task, group, kv_head);
-  for (int64_t split = 0; split < splits_of(group); ++split) {
-    run_split(task, group, kv_head, split);
-    merge(task, group, task.result, split);
+  for (int64_t i = 0; i < attention_splits(group); ++i) {
+    run_split(task, group, kv_head, group.first_split + i);
+    merge(task, group, task.result, group.first_split + i);
   }
   write_out(task, group, kv_head);
 }
@@ -491,10 +506,10 @@ void attention(const Job& job) {
     }
     while (index + 1 < plan.count && plan.groups[index + 1].first_unit <= unit) ++index;
     const AttentionGroup& group = plan.groups[index];
-    const int64_t local = unit - group.first_unit, kv_head = local / splits_of(group);
+    const int64_t local = unit - group.first_unit, splits = attention_splits(group), kv_head = local / splits;
     task.result = partial_of(task, plan, group, local);
     load_queries(task, group, kv_head);
-    run_split(task, group, kv_head, local % splits_of(group));
+    run_split(task, group, kv_head, group.first_split + local % splits);
   }
 }
 
@@ -504,9 +519,9 @@ void attention_merge(const Job& job) {
   const AttentionPlan& plan = *job.plan;
   for (int64_t unit = job.begin; unit < job.end; ++unit) {
     const AttentionGroup& group = plan.groups[unit / task.kv_heads];
-    const int64_t kv_head = unit % task.kv_heads, splits = splits_of(group);
-    for (int64_t split = 0; split < splits; ++split)
-      merge(task, group, partial_of(task, plan, group, kv_head * splits + split), split);
+    const int64_t kv_head = unit % task.kv_heads, splits = attention_splits(group);
+    for (int64_t i = 0; i < splits; ++i)
+      merge(task, group, partial_of(task, plan, group, kv_head * splits + i), group.first_split + i);
     write_out(task, group, kv_head);
   }
 }

@@ -35,6 +35,7 @@ void sigmoid_mul(const Job& job);
 void add_scaled(const Job& job);
 void layer_norm(const Job& job);
 void gelu(const Job& job);
+void block_conv(const Job& job);
 
 }  // namespace LLMRUN_BUILD
 
@@ -55,7 +56,7 @@ extern const KernelTable LLMRUN_JOIN(LLMRUN_BUILD, _table) = {
     LLMRUN_BUILD::index_select, LLMRUN_BUILD::sparse_attention,
     LLMRUN_BUILD::short_conv,   LLMRUN_BUILD::delta_rule,     LLMRUN_BUILD::gated_norm,
     LLMRUN_BUILD::sigmoid_mul,  LLMRUN_BUILD::add_scaled,
-    LLMRUN_BUILD::layer_norm,   LLMRUN_BUILD::gelu,
+    LLMRUN_BUILD::layer_norm,   LLMRUN_BUILD::gelu,           LLMRUN_BUILD::block_conv,
 };
 
 }  // namespace llmrun

@@ -35,19 +35,23 @@ def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attention(q: Tensor, cache: KvLayer, rows: Rows, scale: float, out: Tensor) -> None:
-    """out[R, H, D] = softmax(scale q k^T) v over positions 0..positions[r] of the row's sequence."""
-    positions, sequences, table = tensor(rows.positions), tensor(rows.sequences), tensor(rows.pages)
+    """out[R, H, D] = softmax(scale q k^T) v over the visible positions of the row's sequence (ops.Rows)."""
+    positions, sequences, table = tensor(rows.last), tensor(rows.sequences), tensor(rows.pages)
+    firsts = torch.zeros_like(positions) if rows.first is None else tensor(rows.first)
     all_keys, all_values = tensor(cache.keys), tensor(cache.values)
     message = "attention: a position, sequence or page number lies outside the cache"
     require_inside(positions, table.shape[1] * cache.page_tokens, message)
     require_inside(sequences, table.shape[0], message)
-    for row, (position, sequence) in enumerate(zip(positions.tolist(), sequences.tolist(), strict=True)):
+    require_inside(positions - firsts, table.shape[1] * cache.page_tokens, message)
+    require_inside(firsts, table.shape[1] * cache.page_tokens, message)
+    each = zip(positions.tolist(), sequences.tolist(), firsts.tolist(), strict=True)
+    for row, (position, sequence, first) in enumerate(each):
         visible = position + 1
         pages = table[sequence, : -(-visible // cache.page_tokens)].long()
         require_inside(pages, all_keys.shape[0], message)
         keys = _gather(all_keys, cache.key_scales, pages, visible)
         values = _gather(all_values, cache.value_scales, pages, visible)
-        out[row] = _attend(q[row], keys, values, scale)
+        out[row] = _attend(q[row], keys[:, first:], values[:, first:], scale)
 
 
 def _gather(cache: Tensor, scales: Array | None, pages: Tensor, visible: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from strata_kernels import arrays
 from strata_kernels.ops import Array, DeltaRule, Experts, KvLayer, Rotary, Rows, Step, Weight
-from strata_kernels.reference import attention, dense, towers
+from strata_kernels.reference import attention, block, dense, towers
 from strata_kernels.reference import delta as recurrent
 from strata_kernels.reference import experts as mixture
 from strata_kernels.reference.streams import ReferenceStreamOps
@@ -207,6 +207,12 @@ class ReferenceOps(ReferenceStreamOps):
     def gelu(self, x: Array, out: Array, tanh: bool = False) -> None:
         """out = x * Phi(x), exact or by the tanh approximation."""
         self._do(partial(towers.gelu, tensor(x), tensor(out), tanh))
+
+    def block_conv(self, x: Array, change: Array, base: Array, side: int, rows: Rows, out: Array) -> None:
+        """out = convolution over the rows of each sequence with weights of their own. Raises ValueError: shapes."""
+        block.check(x, change, base)
+        parts = tensor(x), tensor(change), tensor(base)
+        self._do(partial(block.block_conv, *parts, side, tensor(rows.sequences), tensor(out)))
 
 
 def _add(a: Tensor, b: Tensor, out: Tensor) -> None:
