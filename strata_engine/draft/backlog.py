@@ -105,6 +105,15 @@ class Backlog:
         line = self._lines.get(sequence.id)
         return line is not None and line.base < line.end == sequence.hold.tokens
 
+    def place(self, sequence: Sequence) -> tuple[int, array[int]]:
+        """`base` of a sequence that has rows here, and the pages that its rows' positions count from."""
+        base = self._lines[sequence.id].base
+        return base, sequence.hold.pages[base // self._page_tokens :]
+
+    def next_unread(self, sequence: Sequence) -> int:
+        """Position of the oldest waiting row, or where it would stand."""
+        return self._lines[sequence.id].read
+
     def take(self, sequence: Sequence, count: int | None = None) -> Feed:
         """The oldest `count` waiting rows (None: all), which count as read. With none waiting the last one again."""
         line = self._lines[sequence.id]

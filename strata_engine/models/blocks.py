@@ -85,24 +85,32 @@ class Attention:
 
     def forward(self, x: Array, cache: KvLayer, rows: Rows, ops: Ops) -> None:
         """x [R, W] += attention(norm(x)); stores the rows' keys and values on the way."""
-        count, width = x.shape[0], self.head_width
         with ops.scope():
             normed = ops.take(*x.shape)
             ops.rms_norm(x, self.norm, self.eps, normed)
-            linears = (self.q, self.k, self.v) if self.gate is None else (self.q, self.k, self.v, self.gate)
-            q, k, v, *gates = (part.reshape(count, -1, width) for part in apply_linears(normed, linears, ops))
-            if self.q_norm is not None:
-                ops.rms_norm(q, self.q_norm, self.eps, q)
-            if self.k_norm is not None:
-                ops.rms_norm(k, self.k_norm, self.eps, k)
-            ops.rope(q, rows, self.rotary)
-            ops.rope(k, rows, self.rotary)
-            ops.kv_store(k, v, cache, rows)
-            mixed = ops.take(*q.shape)
-            ops.attention(q, cache, rows, width**-0.5, mixed)
-            for gate in gates:
-                ops.sigmoid_mul(mixed, gate, mixed)
-            add_linear(mixed.reshape(count, -1), self.o, x, ops)
+            add_linear(self.mix(normed, cache, rows, ops), self.o, x, ops)
+
+    def mix(self, normed: Array, cache: KvLayer, rows: Rows, ops: Ops) -> Array:
+        """The heads before `o` of normed rows, f32 [R, H D], in the workspace of the enclosing scope."""
+        count, width = normed.shape[0], self.head_width
+        linears = (self.q, self.k, self.v) if self.gate is None else (self.q, self.k, self.v, self.gate)
+        q, k, v, *gates = (part.reshape(count, -1, width) for part in apply_linears(normed, linears, ops))
+        if self.q_norm is not None:
+            ops.rms_norm(q, self.q_norm, self.eps, q)
+        ops.rope(q, rows, self.rotary)
+        self.keep(k, v, cache, rows, ops)
+        mixed = ops.take(*q.shape)
+        ops.attention(q, cache, rows, width**-0.5, mixed)
+        for gate in gates:
+            ops.sigmoid_mul(mixed, gate, mixed)
+        return mixed.reshape(count, -1)
+
+    def keep(self, k: Array, v: Array, cache: KvLayer, rows: Rows, ops: Ops) -> None:
+        """Norm and rotate keys [R, K, D] in place, and store them with their values."""
+        if self.k_norm is not None:
+            ops.rms_norm(k, self.k_norm, self.eps, k)
+        ops.rope(k, rows, self.rotary)
+        ops.kv_store(k, v, cache, rows)
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,10 @@ class Mlp:
         with ops.scope():
             normed = ops.take(*x.shape)
             ops.rms_norm(x, self.norm, self.eps, normed)
-            gate, up = apply_linears(normed, (self.gate, self.up), ops)
-            ops.silu_mul(gate, up, gate)
-            add_linear(gate, self.down, x, ops)
+            add_linear(self.inner(normed, ops), self.down, x, ops)
+
+    def inner(self, normed: Array, ops: Ops) -> Array:
+        """What `down` multiplies, of normed rows, in the workspace of the enclosing scope."""
+        gate, up = apply_linears(normed, (self.gate, self.up), ops)
+        ops.silu_mul(gate, up, gate)
+        return gate

@@ -242,14 +242,15 @@ def _hf_rope(fields: Fields, head_width: int, context_tokens: int, share: float)
     scaled = new if fields.has("rope_parameters") else fields.mapping("rope_scaling")
     theta = new.number("rope_theta", fields.number("rope_theta", 10000.0))
     partial = new.number("partial_rotary_factor", fields.number("partial_rotary_factor", share))
-    scaling = _hf_scaling(scaled, context_tokens)
+    scaling = hf_scaling(scaled, context_tokens)
     sections = scaled.sequence("mrope_section")
     if sections and not scaled.flag("mrope_interleaved", False):
         raise UsageError(f"{fields.where}: rotary sections that are not interleaved are not supported")
     return RopeConfig(theta=theta, dims=int(head_width * partial), scaling=scaling, sections=sections)
 
 
-def _hf_scaling(fields: Fields, context_tokens: int) -> RopeScaling:
+def hf_scaling(fields: Fields, context_tokens: int) -> RopeScaling:
+    """How a checkpoint stretches its frequencies. Raises CorruptFile, UsageError."""
     kind = fields.text("rope_type", fields.text("type", "default"))
     if kind == "default":
         return RopeScaling()

@@ -20,6 +20,10 @@ class Fields:
         """Is the key there with a value other than null?"""
         return self._values.get(key) is not None
 
+    def value(self, key: str) -> object:
+        """As it is stored; None where absent."""
+        return self._values.get(key)
+
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """A whole number. Raises CorruptFile when absent without default, of another type, or below `least`."""
         value = self._get(key, default)

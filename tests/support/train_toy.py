@@ -98,16 +98,34 @@ def train_mtp(lesson: Lesson, base: Parameters) -> Parameters:
     return rounded(values)
 
 
+@dataclass(frozen=True)
+class Read:
+    """A batch with the trunk's residuals."""
+
+    number: int
+    batch: torch.Tensor
+    weights: torch.Tensor
+    taps: list[torch.Tensor]
+
+
 def train_dflash(lesson: Lesson, base: Parameters, drafter: Drafter) -> Parameters:
     values = make_dflash(drafter, lesson.shape, base)
     mask_id = lesson.tokenizer.token_to_id(MASK)
     later = torch.arange(1, drafter.block)
     fading = torch.exp((1 - later) / 4)  # late rows count less, as in the drafters' own training
 
-    def loss(step: int) -> torch.Tensor:
-        batch, weights = lesson.rows.batch(step + 2_000_000, lesson.args.batch)
+    def read(number: int) -> Read:
+        batch, weights = lesson.rows.batch(number + 2_000_000, lesson.args.batch)
         with torch.no_grad():
-            _, taps = trunk(base, lesson.shape, batch)
+            return Read(number, batch, weights, trunk(base, lesson.shape, batch)[1])
+
+    held = read(0)
+
+    def loss(step: int) -> torch.Tensor:
+        nonlocal held
+        if held.number != step // 2:  # the trunk takes as long as a step: every batch serves two, with other anchors
+            held = read(step // 2)
+        batch, weights, taps = held.batch, held.weights, held.taps
         chances = (weights[:, : -drafter.block] == REPLY) + 0.001
         torch.manual_seed(step)
         anchors = torch.multinomial(chances, 24)
