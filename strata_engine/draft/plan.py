@@ -6,77 +6,91 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata_engine.draft.base import Proposal
-
 
 @dataclass(frozen=True)
 class Load:
-    """A step about to run: sequences that decode in it, and the tokens of the longest of them.
-
-    `mixed`: prompt rows run beside them, so that its time says little of decoding.
-    """
+    """What the coming step decodes: so many sequences; `context`: tokens of the longest."""
 
     batch: int
-    context: int
-    mixed: bool = False
+    context: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which drafter guesses how deep. `drafter` None or depth 0: plain decoding."""
+    """Which drafter to ask, for how many drafts a sequence. None: plain decoding. `trial`: against the estimates."""
 
     drafter: str | None = None
     depth: int = 0
+    trial: bool = False
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a step with this plan came to, entry by entry of the sequences that decoded in it.
+    """What came of a step. One entry a sequence in `drafted`, `accepted`, `ended` and `confidence`.
 
-    `drafted`: drafts that were judged; those behind the end of an answer are left out, so a draft that is not accepted
-    was wrong. `proposals`: what was given, before it was cut. Seconds: `draft_s` of the drafter, feeding it included,
-    `step_s` of the target's forward, `host_s` of choosing tokens and telling them.
+    `drafted`: drafts that ran as rows; `accepted`: those that stood. `ended`: the sequence ended inside its drafts, so
+    the one after the last accepted was not refused. `draft_s`: asking the drafter, and feeding it. `step_s`: the
+    forward and all that a plain step has too. `comparable`: the times say something: no rows of prompts in the step, no
+    shape that was recorded in it.
     """
 
     plan: Plan
     load: Load
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
-    proposals: tuple[Proposal, ...]
     draft_s: float
     step_s: float
-    host_s: float
+    ended: tuple[bool, ...] = ()
+    confidence: tuple[tuple[float, ...], ...] = ()
+    comparable: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Rows of the sequences that decode."""
+        return self.load.batch + sum(self.drafted)
+
+    @property
+    def committed(self) -> int:
+        """Tokens that these sequences gained."""
+        return self.load.batch + sum(self.accepted)
 
 
 class Control(Protocol):
-    """Chooses drafter and depth step by step."""
+    """Chooses drafter and depth step by step. One for an engine; what it learned serves the next sequence."""
 
-    def choose(self, load: Load) -> Plan:
-        """The plan of the next step."""
+    def started(self) -> None:
+        """A new sequence decodes from now on."""
         ...
 
-    def cut(self, plan: Plan, proposals: Sequence[Proposal]) -> list[int]:
-        """How many drafts of each proposal to verify."""
+    def choose(self, load: Load, names: Sequence[str] | None = None) -> Plan:
+        """The plan of the coming step; `names`: the drafters that still work."""
+        ...
+
+    def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
+        """How many of each sequence's drafts to verify, of those that were `drafted`."""
         ...
 
     def record(self, done: Round) -> None:
-        """A step that went well. Plain ones are told, too: `plan.drafter` is None then."""
+        """A step in which sequences decoded, plain ones too."""
         ...
 
 
 class FixedControl:
-    """Always the same drafter and depth."""
+    """The same depth in every step, of the first drafter that works."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
 
-    def choose(self, load: Load) -> Plan:
-        """The one plan."""
-        return self._plan
+    def started(self) -> None:
+        """Changes nothing."""
 
-    def cut(self, plan: Plan, proposals: Sequence[Proposal]) -> list[int]:
+    def choose(self, load: Load, names: Sequence[str] | None = None) -> Plan:
+        """The depth, of the first of the names."""
+        return Plan(names[0], self._depth) if names else Plan()
+
+    def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
         """All drafts."""
-        return [len(proposal.tokens) for proposal in proposals]
+        return list(drafted)
 
     def record(self, done: Round) -> None:
         """Learns nothing."""

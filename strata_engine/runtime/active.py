@@ -19,11 +19,14 @@ from strata_engine.text.base import ReplyReader
 
 @dataclass(frozen=True)
 class Advance:
-    """What rows of a step gave: drafts that stand, drafts that were judged, the Finish when the sequence ends."""
+    """What rows of a step gave: drafts that stand, the Finish when the sequence ends.
+
+    `ended`: the next draft was right, but foretold the last token, whose row is not wanted.
+    """
 
     accepted: int = 0
-    judged: int = 0
     finish: Finish | None = None
+    ended: bool = False
 
 
 @dataclass(eq=False)
@@ -56,11 +59,9 @@ class Active:
         for row, draft in enumerate(drafts):
             finish = self.advance(logits[row])
             hit = self.sequence.tokens[-1] == draft
-            if finish is not None:  # a draft that foretold the last token was not wrong, but its row is not wanted
-                return Advance(row, row if hit else row + 1, finish)
-            if not hit:
-                return Advance(row, row + 1)
-        return Advance(len(drafts), len(drafts), self.advance(logits[len(drafts)]))
+            if finish is not None or not hit:
+                return Advance(row, finish, ended=finish is not None and hit)
+        return Advance(len(drafts), self.advance(logits[len(drafts)]))
 
     def advance(self, logits: Floats) -> Finish | None:
         """Choose the next token and tell about it; the Finish to send when the sequence ends here."""

@@ -10,7 +10,7 @@ from strata_backends.base import Choice
 from strata_engine.config import SPEC_METHODS, SpecConfig
 from strata_engine.draft import DRAFTERS
 from strata_engine.draft.base import DraftContext, Drafter
-from strata_engine.draft.plan import Control, FixedControl, Plan
+from strata_engine.draft.plan import Control, FixedControl
 from strata_engine.errors import LlmrunError, NotFound, UsageError
 from strata_engine.events import Notice
 
@@ -59,7 +59,7 @@ def open_drafters(context: DraftContext, recurrent: bool = False) -> Drafting:
         return Drafting(notices=(Notice("spec_unavailable", f"no speculation ({spec.method}): {error.message}"),))
     most = min(spec.n_max or max(drafter.most for drafter in found), max(drafter.most for drafter in found))
     choices = tuple(Choice("drafter", drafter.name, _told(drafter, most)) for drafter in found)
-    return Drafting(tuple(found), FixedControl(Plan(found[0].name, most)), most, choices, tuple(notices))
+    return Drafting(tuple(found), FixedControl(most), most, choices, tuple(notices))
 
 
 def _open(context: DraftContext, spec: SpecConfig) -> tuple[list[Drafter], list[Notice]]:

@@ -200,7 +200,7 @@ class Engine:
         """
         if not pieces:
             return 0.0
-        begun = time.perf_counter()
+        begun, recorded = time.perf_counter(), self.parts.executor.recorded
         logits, error = attempt(self._run, pieces, again)
         ran_s = time.perf_counter() - begun
         if error is not None:
@@ -219,8 +219,8 @@ class Engine:
             row = end
         if self._spec.active:
             rows = sum(piece.rows for piece in pieces)
-            told_s = time.perf_counter() - begun - ran_s
-            self._spec.settle(verdicts, self.parts.executor.features(rows), ran_s, told_s)
+            features, known = self.parts.executor.features(rows), self.parts.executor.recorded == recorded
+            self._spec.settle(verdicts, features, time.perf_counter() - begun, known)
         return ran_s
 
     def _run(self, pieces: Sequence[Piece], again: bool) -> Floats:
@@ -257,7 +257,7 @@ class Engine:
             # what made it fail may sit in its pages (a NaN does): nobody may inherit that
             self.parts.memory.clear(active.sequence.hold)
             self._fail(active, error)
-            return Verdict(piece, alive=False)
+            return Verdict(piece, ended=True, alive=False)
         if decodes:
             gone = active.count(len(piece.drafts), gone, self._spec.batch)
         if piece.room:
@@ -267,7 +267,7 @@ class Engine:
         finish = gone.finish
         if finish is not None:
             self._end(active, lambda _: finish)
-        return Verdict(piece, gone.accepted, gone.judged, alive=finish is None)
+        return Verdict(piece, gone.accepted, gone.ended, alive=finish is None)
 
     def _guarded(self, active: Active, action: Callable[..., Any], *args: Any) -> None:
         _, error = attempt(action, *args)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,22 +26,24 @@ MakeRoom = Callable[[Sequence[Piece], int, int], list[int]]  # Scheduler.make_ro
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a piece: drafts that stand, drafts that were judged, whether its sequence goes on."""
+    """What became of a piece: drafts that stand, whether the next one was not refused but not wanted any more, whether
+    its sequence goes on."""
 
     piece: Piece
     accepted: int = 0
-    judged: int = 0
+    ended: bool = False
     alive: bool = True
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The step that runs now; `proposals` by sequence."""
+    """The step that runs now; `decoding`: its sequences that decode, `proposals` by sequence."""
 
     plan: Plan
     load: Load
-    proposals: dict[str, Proposal]
-    draft_s: float
+    decoding: frozenset[str]
+    proposals: dict[str, Proposal] = field(default_factory=dict)
+    draft_s: float = 0.0
 
 
 class Speculation:
@@ -80,27 +82,34 @@ class Speculation:
         decoding = [piece for piece in pieces if piece.decodes]
         if self._control is None or not self.active or not decoding:
             return pieces
-        load = Load(len(decoding), max(len(p.sequence.tokens) for p in decoding), len(decoding) < len(pieces))
-        plan = self._control.choose(load)
+        extended = self._learned(self._extend, self._control, pieces, decoding, make_room)
+        return pieces if extended is None else extended
+
+    def _extend(self, control: Control, pieces: list[Piece], decoding: list[Piece], make_room: MakeRoom) -> list[Piece]:
+        load = Load(len(decoding), max(len(p.sequence.tokens) for p in decoding))
+        for piece in decoding:
+            if piece.sequence.generated == 1:
+                control.started()
+        plan = control.choose(load, list(self._drafters))
         drafter = self._drafters.get(plan.drafter or "")
-        depth = min(plan.depth, self.most)
+        depth, ids = min(plan.depth, self.most), frozenset(p.sequence.id for p in decoding)
         if drafter is None or depth < 1:
-            self._step = _Step(Plan(), load, {}, 0.0)
+            self._step = _Step(Plan(), load, ids)
             return pieces
         begun = time.perf_counter()
         wanting = [p for p in decoding if p.sequence.speculate]
         found = make_room(wanting, depth, sum(p.rows for p in pieces)) if wanting else []
         rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
         asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in wanting if rooms[p.sequence.id]]
-        proposals, drafts = self._ask(self._control, drafter, plan, asks)
-        self._step = _Step(plan, load, proposals, time.perf_counter() - begun)
+        proposals, drafts = self._ask(control, drafter, load, asks)
+        self._step = _Step(plan, load, ids, proposals, time.perf_counter() - begun)
         return [
             replace(piece, room=rooms.get(piece.sequence.id, 0), drafts=drafts.get(piece.sequence.id, ()))
             for piece in pieces
         ]
 
     def _ask(
-        self, control: Control, drafter: Drafter, plan: Plan, asks: list[Ask]
+        self, control: Control, drafter: Drafter, load: Load, asks: list[Ask]
     ) -> tuple[dict[str, Proposal], dict[str, tuple[int, ...]]]:
         """By sequence: what the drafter proposes, and the drafts to verify."""
         ids = [ask.sequence.id for ask in asks]
@@ -113,7 +122,8 @@ class Speculation:
         given = self._guarded(drafter, propose) if asks else None
         if not given:
             return {}, {}
-        depths = control.cut(plan, given)
+        confidence = [proposal.confidence for proposal in given]
+        depths = control.cut(load, drafter.name, confidence, [len(proposal.tokens) for proposal in given])
         drafts = [proposal.tokens[:depth] for proposal, depth in zip(given, depths, strict=True)]
         return dict(zip(ids, given, strict=True)), dict(zip(ids, drafts, strict=True))
 
@@ -134,8 +144,13 @@ class Speculation:
         """The step failed: its times tell nothing."""
         self._step = None
 
-    def settle(self, verdicts: Sequence[Verdict], features: Features | None, step_s: float, host_s: float) -> None:
-        """The rows of the step ran, tokens were chosen and told: feed the drafters, tell the controller."""
+    def settle(
+        self, verdicts: Sequence[Verdict], features: Features | None, step_s: float, comparable: bool = True
+    ) -> None:
+        """The rows of the step ran, tokens were chosen and told: feed the drafters, tell the controller.
+
+        `step_s`: forward, choosing and telling. `comparable`: no shape was recorded in this step.
+        """
         begun = time.perf_counter()
         seen, row = [], 0
         for verdict in verdicts:
@@ -146,28 +161,35 @@ class Speculation:
             row += piece.rows
         for drafter in list(self._drafters.values()):
             self._guarded(drafter, drafter.observe, seen, self._own(features, drafter.wants))
-        self._record(verdicts, time.perf_counter() - begun, step_s, host_s)
+        self._record(verdicts, time.perf_counter() - begun, step_s, comparable)
 
-    def _record(self, verdicts: Sequence[Verdict], fed_s: float, step_s: float, host_s: float) -> None:
+    def _record(self, verdicts: Sequence[Verdict], fed_s: float, step_s: float, comparable: bool) -> None:
         step = self._step
         self._step = None
         if step is None or self._control is None:
             return
-        judged = [v for v in verdicts if v.piece.decodes]
-        self._count(step, judged, step_s + host_s)
-        proposals = tuple(step.proposals.get(v.piece.sequence.id, Proposal()) for v in judged)
-        drafted, accepted = (tuple(getattr(v, what) for v in judged) for what in ("judged", "accepted"))
-        self._control.record(
-            Round(step.plan, step.load, drafted, accepted, proposals, step.draft_s + fed_s, step_s, host_s)
+        own = [v for v in verdicts if v.piece.sequence.id in step.decoding]
+        confidence = [step.proposals.get(v.piece.sequence.id, Proposal()).confidence for v in own]
+        done = Round(
+            step.plan,
+            step.load,
+            drafted=tuple(len(v.piece.drafts) for v in own),
+            accepted=tuple(v.accepted for v in own),
+            draft_s=step.draft_s + fed_s,
+            step_s=step_s,
+            ended=tuple(v.ended for v in own),
+            confidence=tuple(known[: len(v.piece.drafts)] for known, v in zip(confidence, own, strict=True)),
+            comparable=comparable and len(own) == len(verdicts),
         )
+        self._count(done)
+        self._learned(self._control.record, done)
 
-    def _count(self, step: _Step, judged: Sequence[Verdict], spent_s: float) -> None:
+    def _count(self, done: Round) -> None:
         if self.meter is None:
             return
-        drafted = [len(v.piece.drafts) for v in judged]
-        if not any(drafted) and not step.load.mixed:
-            self.meter.plain_step(step.load.batch, spent_s)
-        alarm = self.meter.count(step.plan.drafter or "", drafted, [v.accepted for v in judged])
+        if not any(done.drafted) and done.comparable:
+            self.meter.plain_step(done.load.batch, done.step_s)
+        alarm = self.meter.count(done.plan.drafter or "", done.drafted, done.accepted)
         if alarm is not None:
             self.notices.append(alarm)
 
@@ -193,6 +215,15 @@ class Speculation:
         if self.meter is None:
             return {}
         return {"n_max": self.most, "drafters": self._facts, "counts": self.meter.data()}
+
+    def _learned(self, action: Callable[..., Any], *args: Any) -> Any:
+        """The result of asking the controller; None when it raised: all drafters are switched off then."""
+        result, error = attempt(action, *args)
+        if error is not None:
+            text = f"the choice of drafts failed, decoding goes on without drafts: {error.message}"
+            self.notices.append(Notice("spec_off", text))
+            self._drafters.clear()
+        return result
 
     def _guarded(self, drafter: Drafter, action: Callable[..., Any], *args: Any) -> Any:
         """The action's result; None when it raised: the drafter is switched off then."""
