@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from strata_cli.server.names import Served
-from strata_engine.config import EngineConfig
+from strata_engine.config import EngineConfig, SpecConfig
 from strata_engine.paths import Paths
 from strata_engine.registry.catalog import load_catalog
 from strata_engine.registry.store import Store
@@ -149,3 +149,25 @@ def test_the_official_client_streams_sixteen_answers_at_once(live):
         for thread in threads:
             thread.join()
     assert len(found) == 16
+
+
+def test_a_speculating_server_gives_the_same_answer_and_counts_its_drafts(tmp_path, service, live):
+    body = _chat(temperature=0, max_tokens=48)
+    plain = live.http.post(CHAT, json=body).json()["choices"][0]["message"]
+    (words,) = [model for model in service.loaded() if model.name == "words"]
+    paths = Paths(*(tmp_path / name for name in ("config", "data", "models", "state", "cache")))
+    config = EngineConfig(kv_type="f32", max_sequences=4, batch_rows=64, spec=SpecConfig("ngram", n_max=3, strict=True))
+    with LocalService(load_catalog(), Store(paths), config, lambda device: ReferenceBackend()) as opened:
+        model = opened.load(words.reference)
+        with live_server(opened, served=[Served(model.reference, (model.name,))]) as speculating:
+            reply = speculating.http.post(CHAT, json=body).json()
+            off = speculating.http.post(CHAT, json={**body, "speculate": False}).json()
+            lines = speculating.http.get("/metrics").text.splitlines()
+            props = speculating.http.get("/props").json()
+    assert [r["choices"][0]["message"] for r in (reply, off)] == [plain, plain]
+    timings = reply["timings"]
+    assert timings["draft_n"] >= timings["draft_n_accepted"] and timings["draft_rounds"] > 0
+    assert timings["draft_steps"] + timings["draft_n_accepted"] == 47  # the prompt's own step gives the first token
+    assert off["timings"]["draft_n"] == 0
+    assert f'llmrun:spec_decode_num_draft_tokens_total{{model="words"}} {float(timings["draft_n"])}' in lines
+    assert (props["speculation"]["n_max"], list(props["speculation"]["drafters"])) == (3, ["ngram"])

@@ -277,3 +277,19 @@ def test_bench_refuses_what_cannot_be_compared(llmrun, model: Path, args, said):
     done = llmrun("bench", str(model), *args)
     assert done.returncode in (2, 3)
     assert said in done.stderr
+
+
+def test_a_run_with_drafts_says_what_drafts_and_what_they_did(llmrun, model: Path):
+    asked = ("run", str(model), "one two one two", "-n", "24", "--temp", "0", "--ignore-eos")
+    plain, done = llmrun(*asked), llmrun(*asked, "--spec", "ngram", "--spec-n-max", "3", "--stats")
+    assert done.stdout == plain.stdout
+    lines = done.stderr.splitlines()
+    assert "drafter ngram: no weights, up to 3 drafts a step" in lines
+    assert any(line.startswith("drafts: ") for line in lines)
+
+
+def test_a_drafter_that_is_not_there_is_refused_by_name(llmrun, model: Path):
+    done = llmrun("run", str(model), "hi", "--spec", "dflash")
+    assert done.returncode == 3 and "no drafter for dflash is known" in done.stderr
+    done = llmrun("run", str(model), "hi", "--spec", "draft", "--draft", "./no-such.gguf")
+    assert done.returncode == 3 and "no-such.gguf" in done.stderr
