@@ -90,15 +90,15 @@ class Speculation:
         for piece in decoding:
             if piece.sequence.generated == 1:
                 control.started()
-        plan = control.choose(load, list(self._drafters))
+        wanting = [p for p in decoding if p.sequence.speculate]
+        plan = control.choose(load, list(self._drafters)) if wanting else Plan()
         drafter = self._drafters.get(plan.drafter or "")
         depth, ids = min(plan.depth, self.most), frozenset(p.sequence.id for p in decoding)
         if drafter is None or depth < 1:
             self._step = _Step(Plan(), load, ids)
             return pieces
         begun = time.perf_counter()
-        wanting = [p for p in decoding if p.sequence.speculate]
-        found = make_room(wanting, depth, sum(p.rows for p in pieces)) if wanting else []
+        found = make_room(wanting, depth, sum(p.rows for p in pieces))
         rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
         asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in wanting if rooms[p.sequence.id]]
         proposals, drafts = self._ask(control, drafter, load, asks)
