@@ -5,6 +5,7 @@ from __future__ import annotations
 # method -> "module:function"; the function is an OpenDrafter
 DRAFTERS: dict[str, str] = {
     "dflash": "strata_engine.draft.dflash:open_dflash",
+    "draft": "strata_engine.draft.model:open_model",
     "mtp": "strata_engine.draft.mtp:open_mtp",
     "ngram": "strata_engine.draft.ngram:open_ngram",
     "suffix": "strata_engine.draft.suffix:open_suffix",

@@ -17,7 +17,7 @@ from strata_engine.core.batch import Batch
 from strata_engine.draft.backlog import Backlog, Feed
 from strata_engine.draft.base import Ask, DraftContext, DraftRoom, Features, Proposal, Seen, Wants
 from strata_engine.draft.chain import Chain, Known, Room
-from strata_engine.errors import UsageError
+from strata_engine.errors import NotFound
 from strata_engine.memory.kv import LayerMemory
 from strata_engine.models.exp_draft import StreamDraft, load_stream_draft
 from strata_engine.models.llama import Llama
@@ -142,11 +142,9 @@ class MtpDrafter:
 
 
 def open_mtp(context: DraftContext) -> MtpDrafter:
-    """The draft head in the target's own checkpoint. Raises UsageError where there is none, else as load_model."""
+    """The draft head in the target's own checkpoint. Raises NotFound where there is none, else as load_model."""
     spec, model, source = context.config.spec, context.model, context.source
     where = str(source.paths[0]) if source.paths else source.kind
-    if spec.draft is not None:
-        raise UsageError(f"--spec mtp takes no --draft {spec.draft}: the head lies in the model's own files, {where}")
     head: DraftHead | StreamDraft | None = None
     if isinstance(model, Qwen4Exp):
         head = load_stream_draft(source, model, context.ops, context.config.mmap)
@@ -154,5 +152,5 @@ def open_mtp(context: DraftContext) -> MtpDrafter:
         head = load_draft(source, model, context.ops, context.config.mmap)
     if head is None:
         text = f"{where}: no draft head (mtp.* or nextn tensors) in a model of family {model.config.architecture}"
-        raise UsageError(text, hint="use --spec ngram or suffix, or a drafter of its own with --draft")
+        raise NotFound(text, hint="use --spec ngram or suffix, or a drafter of its own with --draft")
     return MtpDrafter(head, min(spec.n_max or USUAL, DEEPEST), spec.p_min)
