@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from strata_engine.draft.backlog import Backlog
@@ -26,6 +27,7 @@ from strata_engine.models.dflash import DFlash, load_dflash
 from strata_engine.models.dflash_config import read_dflash
 
 log = logging.getLogger(__name__)
+MASK_ROW = "mask_embedding.pt"
 
 
 class DFlashDrafter:
@@ -147,6 +149,8 @@ def open_dflash(context: DraftContext) -> DFlashDrafter:
             )
             raise UsageError(text, hint="a block longer than the trained one ruins the guesses")
         net = load_dflash(source, config, context.model, context.ops, context.config.mmap)
+        if (context.draft / MASK_ROW).exists():
+            net = replace(net, notes=(*net.notes, f"{MASK_ROW} is not read; masks take their row of the model's table"))
     except BaseException:
         source.close()
         raise
