@@ -68,6 +68,9 @@ class LoadFlags:
         str | None,
         typer.Option("--mmproj", metavar="FILE", help="Image projector of a GGUF model, or none: no images"),
     ] = None
+    prefix_cache: Annotated[
+        bool | None, typer.Option("--prefix-cache/--no-prefix-cache", help=_help("prefix_cache"), rich_help_panel=_LOAD)
+    ] = None
     mmap: Annotated[bool | None, typer.Option("--mmap/--no-mmap", help=_help("mmap"))] = None
     chat_template: Annotated[
         str | None, typer.Option("--chat-template", metavar="FILE", help="Chat template in place of the model's own")

@@ -104,7 +104,12 @@ def _tokens(text: str) -> int | str:
 _READERS = {"int": _int, "float": _float, "bool": _bool, "tokens": _tokens, "text": str}
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text",
           "tokens": "a number of tokens (8192, 8k) or auto"}  # fmt: skip
-_FLAGS = {"temperature": "--temp", "mmap": "--mmap/--no-mmap", "history": "--no-history"}
+_FLAGS = {
+    "temperature": "--temp",
+    "mmap": "--mmap/--no-mmap",
+    "prefix_cache": "--prefix-cache/--no-prefix-cache",
+    "history": "--no-history",
+}
 
 LOAD_KEYS: tuple[Key, ...] = (
     Key("ctx", "tokens", "longest conversation in tokens; auto = the model's own limit, as far as memory allows", AUTO,
@@ -120,6 +125,8 @@ LOAD_KEYS: tuple[Key, ...] = (
         "exact", "LLMRUN_MODE", choices=("exact", "fast")),
     Key("quantize_rest", "text", "re-quantise matrices that a checkpoint left in floats", "none",
         "LLMRUN_QUANTIZE_REST", choices=("none", "int8", "int4")),
+    Key("prefix_cache", "bool", "keep what was read and share it with prompts that begin alike", True,
+        "LLMRUN_PREFIX_CACHE"),
     Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
     Key("device", "text", "device: auto or cpu", AUTO, "LLMRUN_DEVICE"),
 )  # fmt: skip

@@ -83,6 +83,7 @@ class Settings:
             batch_rows=self.get("batch"),
             device=self.get("device"),
             mmap=self.get("mmap"),
+            prefix_cache=self.get("prefix_cache"),
             quantize_rest=self.get("quantize_rest"),
             spec=self._spec(),
         )

@@ -92,6 +92,7 @@ class EngineConfig:
     batch_rows       most rows in one forward (prefill chunk)
     page_tokens      tokens in one KV page
     projector        file of the image projector; None = the one beside the weights, if any; NO_PROJECTOR = none
+    prefix_cache     do sequences share what they begin with, and is it kept after they end?
     quantize_rest    none | int8 | int4: what matrices become that a checkpoint left in floats
     spec             speculative decoding
     """
@@ -105,6 +106,7 @@ class EngineConfig:
     max_queue: int = 256
     batch_rows: int = 512
     page_tokens: int = 32
+    prefix_cache: bool = True
     quantize_rest: str = "none"
     spec: SpecConfig = SpecConfig()
     device: str = "auto"

@@ -35,6 +35,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_KV_TYPE", "type of the stored keys and values: f16, bf16 or f32"),
     Variable("LLMRUN_KERNELS", "operations: auto, native or reference"),
     Variable("LLMRUN_MODE", "arithmetic: exact or fast"),
+    Variable("LLMRUN_PREFIX_CACHE", "0 = read every prompt from its beginning"),
     Variable("LLMRUN_MMAP", "0 = read model files in place of mapping them"),
     Variable("LLMRUN_QUANTIZE_REST", "none, int8 or int4: re-quantise what a checkpoint left in floats"),
     Variable("LLMRUN_SPEC", "speculative decoding: none, auto, mtp, dflash, eagle3, draft, ngram or suffix"),

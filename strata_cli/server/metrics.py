@@ -90,6 +90,12 @@ _GAUGES: tuple[tuple[str, str, Any], ...] = (
 )
 _COUNTERS: tuple[tuple[str, str, Any], ...] = (
     ("prompt_tokens", "prompt tokens run", lambda load: load.prompt_tokens_total),
+    (
+        "prefix_cache_queries",
+        "prompt tokens looked up in the prefix cache",
+        lambda load: load.prefix_query_tokens_total,
+    ),
+    ("prefix_cache_hits", "prompt tokens found there, not run again", lambda load: load.prefix_hit_tokens_total),
     ("generation_tokens", "tokens generated", lambda load: load.generation_tokens_total),
     ("prompt_seconds", "seconds spent on prompts", lambda load: load.prompt_s_total),
     ("decode_seconds", "seconds spent generating", lambda load: load.decode_s_total),

@@ -20,6 +20,8 @@ class Hold:
 
     `fold`: how many of the last tokens a recurrent state has not taken up yet: their rows were drafts when they ran.
     `drafted`: tokens whose rows in a drafter's own layers are valid; the drafter writes it.
+    The first `shared` tokens came from the prefix cache. `marks`: token counts after which a copy of the state is
+    wanted, so that a prompt is cut there; `copied`: the last one it was made after.
     """
 
     pages: array[int] = field(default_factory=lambda: array("i"))
@@ -27,6 +29,9 @@ class Hold:
     slot: int = NO_SLOT  # taken with the first pages when the model has recurrent layers
     fold: int = 0
     drafted: int = 0
+    shared: int = 0
+    marks: tuple[int, ...] = ()
+    copied: int = 0
 
 
 @dataclass(eq=False)
@@ -46,6 +51,7 @@ class Sequence:
     state: str = WAITING
     cancelled: bool = False
     preemptions: int = 0
+    cached_tokens: int = 0  # tokens of the prompt that did not run because they were known
     hold: Hold = field(default_factory=Hold)
     pictures: Pictures | None = None
     speculate: bool = True

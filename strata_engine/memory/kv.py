@@ -10,6 +10,7 @@ from strata_engine.config import kv_pair, kv_token_bytes
 from strata_kernels.ops import Array, KvLayer
 
 Zeros = Callable[..., Array]  # Ops.zeros
+Saved = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,14 @@ class LayerMemory(Protocol):
         """Zero a sequence's pages and slot."""
         ...
 
+    def save(self, cache: Any, slot: int) -> Saved:
+        """A copy of what is in the slot; empty where nothing is."""
+        ...
+
+    def load(self, cache: Any, slot: int, saved: Saved) -> None:
+        """Put a copy that `save` made into a slot."""
+        ...
+
 
 @dataclass(frozen=True)
 class KvMemory:
@@ -77,3 +86,10 @@ class KvMemory:
             if array is not None:
                 for page in pages:
                     array[page] = 0
+
+    def save(self, cache: KvLayer, slot: int) -> Saved:
+        """Nothing: keys and values are shared with their pages."""
+        return ()
+
+    def load(self, cache: KvLayer, slot: int, saved: Saved) -> None:
+        """Nothing."""

@@ -1,8 +1,8 @@
 """The face of this folder: room for what the layers keep of sequences.
 
-Main flow: reserve(hold, n) makes room for n more tokens, the forward writes them, commit(hold, n) counts them, release
-gives all pages and the slot back. A prefix shared between sequences would enter as pages put into a fresh Hold before
-reserve; a model with recurrent state would need a copy of the state at that place, too.
+Main flow: admit(sequence, n) makes room for a sequence that holds nothing and shares what the prefix cache knows of it,
+reserve(hold, n) makes room for n more tokens, the forward writes them, commit(hold, n) counts them, retire(sequence)
+gives all pages and the slot back; the cache keeps the whole ones.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from strata_engine.core.sequence import NO_SLOT, Hold
+from strata_engine.core.sequence import NO_SLOT, Hold, Sequence
 from strata_engine.memory.kv import Room, Zeros
 from strata_engine.memory.layers import Layers, allocate, page_bytes, slot_bytes
 from strata_engine.memory.pages import PagePool
+from strata_engine.memory.prefixes import Counts, Prefixes
+from strata_engine.memory.sharing import sharing_faults
+from strata_engine.memory.snapshots import Snapshots, most_copies
 from strata_kernels import arrays
 
 
@@ -40,13 +43,20 @@ class Memory:
         drafts of a sequence in one step.
         """
         self.page_tokens = page_tokens
-        self.pool = PagePool(pages)
+        self.pool = PagePool(pages, self._dropped)
         self.slot_bytes = slot_bytes(layers)
         self.slots = PagePool(max_sequences if self.slot_bytes else 0)
         room = Room(pages, page_tokens, self.slots.total, kv_type, drafts)
         self.caches: tuple[Any, ...] = allocate(layers, room, zeros)
         self.page_bytes = page_bytes(layers, page_tokens, kv_type)
         self._layers = tuple(layers)
+        self.prefixes: Prefixes | None = None
+
+    def share_prefixes(self) -> None:
+        """From now on sequences share what they begin with, and it is kept after they end. Once, before the first."""
+        most = most_copies(self.slots.total)
+        copies = Snapshots(self._layers, self.caches, most) if self.recurrent else None
+        self.prefixes = Prefixes(self.pool, self.page_tokens, copies)
 
     @property
     def recurrent(self) -> bool:
@@ -68,6 +78,22 @@ class Memory:
         """Bytes of the pages and slots that sequences hold now."""
         return self.pool.used * self.page_bytes + self.slots.used * self.slot_bytes
 
+    @property
+    def prefix_counts(self) -> Counts:
+        """Tokens looked up in the prefix cache and found there; zeros without one."""
+        return self.prefixes.counts if self.prefixes else Counts()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of pages that the prefix cache alone keeps; they are free for whoever needs them."""
+        return self.pool.idle * self.page_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of copies of states that the prefix cache keeps beside the slots."""
+        copies = self.prefixes.snapshots if self.prefixes else None
+        return len(copies) * self.slot_bytes if copies else 0
+
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` tokens fill or begin."""
         return -(-tokens // self.page_tokens)
@@ -87,6 +113,31 @@ class Memory:
             taken = self.slots.take(1)
             assert taken is not None
             hold.slot = taken[0]
+        return True
+
+    def admit(self, sequence: Sequence, tokens: int) -> bool:
+        """Make room for the first `tokens` tokens of a sequence that holds nothing; those that are known count at once.
+
+        False: no room, nothing changed.
+        """
+        hold, prefixes = sequence.hold, self.prefixes
+        if prefixes is None:
+            return self.reserve(hold, tokens)
+        found = prefixes.find(sequence)
+        idle = sum(self.pool.is_idle(node.page) for node in found.path)
+        if self.pages_for(tokens) - len(found.path) > self.pool.free - idle:
+            return False
+        if self.recurrent and not self.slots.free:
+            return False
+        prefixes.share(hold, found)
+        hold.drafted = found.drafted
+        if not self.reserve(hold, tokens - hold.tokens):
+            raise CacheCorrupt(f"{self.pool.free} pages are free, but room for {tokens} tokens was not found")
+        prefixes.load(hold, found)
+        if not sequence.preemptions:
+            prefixes.counts.asked_tokens += sequence.prompt_tokens
+            prefixes.counts.found_tokens += hold.tokens
+            sequence.cached_tokens = hold.tokens
         return True
 
     def commit(self, hold: Hold, tokens: int, keep: int | None = None) -> None:
@@ -110,37 +161,69 @@ class Memory:
         self.pool.give(hold.pages[needed:])
         del hold.pages[needed:]
 
+    def until(self, hold: Hold, tokens: int) -> int:
+        """How many of the next `tokens` tokens of a prompt may run in one step: a copy of the state may be wanted."""
+        return min([tokens, *(mark - hold.tokens for mark in hold.marks if mark > hold.tokens)])
+
+    def settle(self, sequence: Sequence) -> None:
+        """Rows of a sequence were committed: keep a copy of its state if one is wanted just here."""
+        if self.prefixes is not None:
+            self.prefixes.copy_state(sequence)
+
+    def retire(self, sequence: Sequence, keep: bool = True) -> None:
+        """Release what a sequence holds; unless `keep` is False the cache knows its whole pages from now on."""
+        if self.prefixes is None or not keep:
+            self.release(sequence.hold)
+            return
+        path = self.prefixes.enter(sequence)
+        self.release(sequence.hold)
+        self.prefixes.touch(path)
+
     def release(self, hold: Hold) -> None:
         """Give all pages and the slot back; the hold is empty and may be used again."""
         self.pool.give(hold.pages)
+        if self.prefixes is not None:
+            self.prefixes.leave(hold)
         del hold.pages[:]
         if hold.slot != NO_SLOT:
             self.slots.give([hold.slot])
             hold.slot = NO_SLOT
-        hold.tokens = hold.fold = hold.drafted = 0
+        hold.tokens = hold.fold = hold.drafted = hold.shared = hold.copied = 0
+        hold.marks = ()
 
-    def clear(self, hold: Hold) -> None:
-        """Zero what the hold has: after a sequence whose values were not finite, before anyone reuses it."""
+    def clear(self, sequence: Sequence) -> None:
+        """Zero what a sequence alone holds, and forget what it read: its values were not finite.
+
+        Pages that others hold, too, stay: who reads a value that is not finite fails and comes here as well.
+        """
+        hold = sequence.hold
+        if self.prefixes is not None:
+            self.prefixes.forget(sequence)
+        own = [page for page in hold.pages if self.pool.holders(page) == 1]
         for layer, cache in zip(self._layers, self.caches, strict=True):
             if layer is not None:
-                layer.clear(cache, hold.pages, hold.slot)
+                layer.clear(cache, own, hold.slot)
+
+    def _dropped(self, page: int) -> None:
+        if self.prefixes is not None:
+            self.prefixes.dropped(page)
 
     def check(self, holds: Iterable[Hold]) -> None:
         """Compare the pools with the holds that exist. Raises CacheCorrupt naming every fault."""
         found = [*self.pool.faults(), *(f"slots: {fault}" for fault in self.slots.faults())]
-        pages: list[int] = []
         slots: list[int] = []
+        holds = list(holds)
+        found += sharing_faults(holds, self.pool, self.page_tokens)
+        found += self.prefixes.faults() if self.prefixes else []
         for hold in holds:
-            pages.extend(hold.pages)
             slots += [hold.slot] if hold.slot != NO_SLOT else []
             if self.pages_for(hold.tokens) > len(hold.pages):
                 found.append(f"{hold.tokens} tokens in {len(hold.pages)} pages")
             if self.recurrent and hold.pages and hold.slot == NO_SLOT:
                 found.append("a sequence has pages but no state slot")
-        for name, held, pool in (("page", pages, self.pool), ("slot", slots, self.slots)):
-            if len(set(held)) != len(held):
-                found.append(f"a {name} is held twice")
-            if len(held) != pool.used:
-                found.append(f"{pool.used} {name}s are taken, {len(held)} are held")
+        if len(set(slots)) != len(slots):
+            found.append("a slot is held twice")
+        if len(slots) != self.slots.used:
+            found.append(f"{self.slots.used} slots are taken, {len(slots)} are held")
         if found:
             raise CacheCorrupt("; ".join(found))

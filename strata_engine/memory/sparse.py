@@ -8,7 +8,7 @@ from typing import Any
 
 from strata_engine.config import require_unscaled
 from strata_engine.errors import UsageError
-from strata_engine.memory.kv import KvMemory, LayerMemory, Room, Zeros
+from strata_engine.memory.kv import KvMemory, LayerMemory, Room, Saved, Zeros
 from strata_kernels.ops import Array, KvLayer
 from strata_kernels.ops_streams import IndexLayer
 
@@ -55,6 +55,13 @@ class IndexedMemory:
             cache.index.raw[page] = 0
             cache.index.blocks[page] = 0
 
+    def save(self, cache: IndexedLayer, slot: int) -> Saved:
+        """Nothing: index keys are shared with their pages."""
+        return ()
+
+    def load(self, cache: IndexedLayer, slot: int, saved: Saved) -> None:
+        """Nothing."""
+
 
 @dataclass(frozen=True)
 class NgramLayer:
@@ -94,3 +101,12 @@ class NgramMemory:
         self.inner.clear(cache.inner, pages, slot)
         cache.conv[slot] = 0
         cache.ids[slot] = 0
+
+    def save(self, cache: NgramLayer, slot: int) -> Saved:
+        """Copies of the slot's arrays, those of the mixer behind them."""
+        return cache.conv[slot].copy(), cache.ids[slot].copy(), *self.inner.save(cache.inner, slot)
+
+    def load(self, cache: NgramLayer, slot: int, saved: Saved) -> None:
+        """Put them back."""
+        cache.conv[slot], cache.ids[slot], *inner = saved
+        self.inner.load(cache.inner, slot, tuple(inner))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata_engine.memory.kv import Room, Zeros
+from strata_engine.memory.kv import Room, Saved, Zeros
 from strata_kernels.ops import StateLayer
 
 
@@ -37,3 +37,11 @@ class StateMemory:
         """Zero the slot."""
         cache.conv[slot] = 0
         cache.state[slot] = 0
+
+    def save(self, cache: StateLayer, slot: int) -> Saved:
+        """Copies of the slot's arrays."""
+        return cache.conv[slot].copy(), cache.state[slot].copy()
+
+    def load(self, cache: StateLayer, slot: int, saved: Saved) -> None:
+        """Put them back."""
+        cache.conv[slot], cache.state[slot] = saved

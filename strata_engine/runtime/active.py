@@ -50,7 +50,7 @@ class Active:
         if self.scheduled_s:
             return
         self.scheduled_s = time.perf_counter()
-        self.stream.put(Started(self.sequence.id, self.sequence.prompt_tokens))
+        self.stream.put(Started(self.sequence.id, self.sequence.prompt_tokens, self.sequence.cached_tokens))
         for notice in self.prompt.notices:
             self.stream.put(notice)
 
@@ -89,7 +89,8 @@ class Active:
         self._send(events)
         if reason == "length" and self.reader.stopped is not None:  # the held-back text completed a stop string
             reason, match = "stop", self.reader.stopped
-        usage = Usage(self.sequence.prompt_tokens, self.sequence.generated, self.reasoning_tokens)
+        sequence = self.sequence
+        usage = Usage(sequence.prompt_tokens, sequence.generated, self.reasoning_tokens, sequence.cached_tokens)
         tokens = rest if unseen is None else (*rest, unseen)
         return Finish(reason, usage, self._timings(), match, tokens, self.spec.drafts() if self.spec else None)
 

@@ -83,6 +83,8 @@ class Load:
     spec_by_position_total: tuple[int, ...] = ()
     spec_steps_total: int = 0
     spec_tokens_total: int = 0
+    prefix_query_tokens_total: int = 0  # prompt tokens looked up in the prefix cache
+    prefix_hit_tokens_total: int = 0  # those of them that did not run again
 
 
 class Service(Protocol):

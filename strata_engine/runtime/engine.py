@@ -127,6 +127,7 @@ class Engine:
         """Live numbers for metrics."""
         with self._wake:
             pool, meters = self.parts.memory.pool, self._meters
+            counts = self.parts.memory.prefix_counts
             return Load(
                 running=self._scheduler.running,
                 waiting=self._scheduler.waiting,
@@ -136,6 +137,8 @@ class Engine:
                 generation_tokens_total=meters.generated_tokens,
                 prompt_s_total=meters.prompt_s,
                 decode_s_total=meters.decode_s,
+                prefix_query_tokens_total=counts.asked_tokens,
+                prefix_hit_tokens_total=counts.found_tokens,
                 **(self._spec.meter.totals() if self._spec.meter else {}),
             )
 
@@ -255,7 +258,7 @@ class Engine:
         gone, error = attempt(active.advance_all, logits, piece.drafts)
         if error is not None:
             # what made it fail may sit in its pages (a NaN does): nobody may inherit that
-            self.parts.memory.clear(active.sequence.hold)
+            self.parts.memory.clear(active.sequence)
             self._fail(active, error)
             return Verdict(piece, ended=True, alive=False)
         if decodes:
@@ -287,13 +290,13 @@ class Engine:
             attempt(active.fail, error)
 
     def _fail(self, active: Active, error: LlmrunError) -> None:
-        self._release(active)
+        self._release(active, keep=False)
         attempt(active.start)
         attempt(active.fail, error)
 
-    def _release(self, active: Active) -> None:
+    def _release(self, active: Active, keep: bool = True) -> None:
         self._spec.forget(active.sequence.id)
         with self._wake:
-            self._scheduler.finish(active.sequence)
+            self._scheduler.finish(active.sequence, keep)
             self._active.pop(active.sequence.id, None)
             self._wake.notify_all()

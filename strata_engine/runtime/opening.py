@@ -135,6 +135,8 @@ def _open(
         config.max_sequences,
         drafting.most,
     )
+    if config.prefix_cache:
+        memory.share_prefixes()
     # a full house of decode rows must fit into one step
     rows = max(config.batch_rows, config.max_sequences)
     with_logits = min(rows, config.max_sequences * (1 + drafting.most))

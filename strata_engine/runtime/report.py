@@ -18,6 +18,8 @@ def make_report(parts: Opened, meters: Meters, spec: Speculation) -> Report:
         "kv_bytes": parts.memory.total_bytes - parts.memory.state_bytes,
         "state_bytes": parts.memory.state_bytes,
         "kv_used_bytes": parts.memory.used_bytes,
+        "prefix_kept_bytes": parts.memory.kept_bytes,  # free for whoever needs it
+        "prefix_state_bytes": parts.memory.copied_bytes,
         "workspace_bytes": parts.priced.workspace_bytes,
         "estimated_bytes": parts.priced.total_bytes,
         "free_at_load_bytes": parts.priced.free_bytes,

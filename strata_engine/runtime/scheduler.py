@@ -141,12 +141,12 @@ class Scheduler:
             self.finish(sequence)
         return found
 
-    def finish(self, sequence: Sequence) -> None:
-        """Remove a sequence and free its pages. Does nothing the second time."""
+    def finish(self, sequence: Sequence, keep: bool = True) -> None:
+        """Remove a sequence and free its pages. Does nothing the second time. `keep`: others may share what it read."""
         if sequence.state == DONE:
             return
         (self._running if sequence.state == RUNNING else self._waiting).remove(sequence)
-        self._memory.release(sequence.hold)
+        self._memory.retire(sequence, keep)
         sequence.state = DONE
 
     def next(self) -> Work | None:
@@ -161,7 +161,7 @@ class Scheduler:
         decoding = {piece.sequence.id for piece in pieces}
         for sequence in self._running:
             if left > 0 and sequence.id not in decoding:
-                count = min(left, sequence.pending)
+                count = self._memory.until(sequence.hold, min(left, sequence.pending))
                 pieces.append(Piece(sequence, count, count == sequence.pending))
                 left -= count
         if not pieces and not impossible:
@@ -189,7 +189,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
-        self._memory.release(sequence.hold)
+        self._memory.retire(sequence)
         sequence.state = WAITING
         sequence.preemptions += 1
         self.preemptions += 1
@@ -203,7 +203,7 @@ class Scheduler:
             sequence = self._waiting[0]
             # one more than the tokens: the first decode step must not preempt what was just computed
             wanted = min(len(sequence.tokens) + 1, max(len(sequence.tokens), sequence.limit_tokens - 1))
-            if not self._memory.reserve(sequence.hold, wanted):
+            if not self._memory.admit(sequence, wanted):
                 return
             self._waiting.popleft()
             sequence.state = RUNNING
@@ -240,3 +240,4 @@ class Scheduler:
         for piece in pieces:
             if piece.sequence.state == RUNNING:
                 self._memory.commit(piece.sequence.hold, piece.count)
+                self._memory.settle(piece.sequence)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_engine.core.sequence import Hold
+from strata_engine.core.sequence import Hold, Sequence
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.memory.kv import KvMemory, Room
 from strata_engine.memory.layers import allocate, page_bytes
@@ -75,7 +75,7 @@ def test_check_finds_a_page_held_twice():
     memory = Memory(LAYERS, 4, 4, "f16")
     hold = Hold()
     memory.reserve(hold, 4)
-    with pytest.raises(CacheCorrupt, match="held twice"):
+    with pytest.raises(CacheCorrupt, match="page 0 is held 2 times, counted 1 times"):
         memory.check([hold, hold])
 
 
@@ -105,7 +105,7 @@ def test_clear_zeroes_only_the_pages_of_the_hold():
     memory.reserve(mine, 4), memory.reserve(other, 4)
     for cache in memory.caches:
         cache.keys[:] = np.nan
-    memory.clear(mine)
+    memory.clear(Sequence("mine", [], 0, 9, hold=mine))
     assert not np.isnan(memory.caches[0].keys[mine.pages[0]]).any()
     assert np.isnan(memory.caches[0].keys[other.pages[0]]).all()
 
@@ -165,7 +165,7 @@ def test_clear_zeroes_only_the_slot_of_the_hold():
     states, _, nothing = memory.caches
     assert nothing is None
     states.conv[:], states.state[:] = np.nan, np.nan
-    memory.clear(mine)
+    memory.clear(Sequence("mine", [], 0, 9, hold=mine))
     for array in (states.conv, states.state):
         assert not array[mine.slot].any() and np.isnan(array[other.slot]).all()
 
