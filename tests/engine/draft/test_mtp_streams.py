@@ -1,4 +1,4 @@
-"""The draft head of Flash-Next as a drafter: streams are chained, and drafts do not depend on what was guessed before."""
+"""The draft head of Flash-Next as a drafter: streams are chained; drafts do not depend on what was guessed before."""
 
 from __future__ import annotations
 
