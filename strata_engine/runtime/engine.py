@@ -20,7 +20,7 @@ from strata_engine.config import EngineConfig, SamplingParams
 from strata_engine.core.batch import Span
 from strata_engine.core.sequence import Sequence as TokenSequence
 from strata_engine.errors import LlmrunError, NotFound
-from strata_engine.events import Finish
+from strata_engine.events import Finish, Notice
 from strata_engine.models.load import Progress
 from strata_engine.registry.files import ModelFiles
 from strata_engine.runtime.active import Active
@@ -29,6 +29,7 @@ from strata_engine.runtime.attempt import attempt
 from strata_engine.runtime.meters import Meters
 from strata_engine.runtime.opening import Opened, open_parts
 from strata_engine.runtime.prompt import Limits, make_prompt, make_reader
+from strata_engine.runtime.replay import VERIFIED, make_replay
 from strata_engine.runtime.report import make_report
 from strata_engine.runtime.sampler import Chooser, check_params
 from strata_engine.runtime.scheduler import Piece, Work
@@ -268,9 +269,29 @@ class Engine:
                 self._scheduler.keep(piece, gone.accepted)
                 self._meters.count_accepted(gone.accepted)
         finish = gone.finish
-        if finish is not None:
+        if finish is not None and not self._verified(active, finish):
             self._end(active, lambda _: finish)
         return Verdict(piece, gone.accepted, gone.ended, alive=finish is None)
+
+    def _verified(self, active: Active, told: Finish) -> bool:
+        """Run an answer again without drafts, where that is asked for; its Finish waits."""
+        if not self.parts.config.spec.verify or active.spec is None:
+            return False
+        if not active.spec.tally.rounds:
+            attempt(active.stream.put, Notice(VERIFIED, "speculation: no drafts were verified, so nothing is compared"))
+            return False
+        self._release(active)
+        again = make_replay(active, told)
+
+        def begin() -> None:
+            with self._wake:
+                self._scheduler.add(again.sequence)
+                self._active[again.sequence.id] = again
+
+        _, error = attempt(begin)
+        if error is not None:
+            attempt(again.fail, error)
+        return True
 
     def _guarded(self, active: Active, action: Callable[..., Any], *args: Any) -> None:
         _, error = attempt(action, *args)

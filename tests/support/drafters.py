@@ -132,9 +132,11 @@ def _take(context: DraftContext) -> Drafter:
 
 
 @contextmanager
-def drafting_engine(path: Path, drafter: Drafter, backend: Any = None, **config: Any) -> Iterator[Engine]:
+def drafting_engine(
+    path: Path, drafter: Drafter, backend: Any = None, verify: bool = False, **config: Any
+) -> Iterator[Engine]:
     """A tiny engine with this drafter, always asked for all it can give. Pages are compared at the end."""
-    spec = SpecConfig("ngram", n_max=drafter.most, adaptive=False, strict=True)
+    spec = SpecConfig("ngram", n_max=drafter.most, adaptive=False, strict=True, verify=verify)
     _given.append(drafter)
     with mock.patch.dict(DRAFTERS, {"ngram": "tests.support.drafters:_take"}):
         engine = tiny_engine(path, backend, spec=spec, **config)
