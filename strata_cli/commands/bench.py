@@ -62,7 +62,7 @@ def speed(
     depth: Annotated[str, typer.Option("-d", "--depth", metavar="N,..", help="Tokens of context before a test")] = "0",
     repetitions: Annotated[
         int | None,
-        typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000, help="Samples of each test [5, a suite: 1]"),
+        typer.Option("-r", "--repetitions", metavar="N", min=1, max=1000, help="Samples of each test [5, a suite: 2]"),
     ] = None,
     threads: Annotated[str | None, typer.Option("-t", "--threads", metavar="N,..", help="CPU threads")] = None,
     batch: Annotated[

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from strata_engine.runtime.engine import Engine
 
 _QUESTIONS, _QUESTION_TOKENS = 16, 1024
+_REPETITIONS = 2  # the first one records steps of new shapes
 _WITHOUT_FILES = ("none", "mtp", "ngram", "suffix")
 
 
@@ -50,7 +51,7 @@ def compare_methods(
     cases = [_suite(flags)] if flags.suite else [_test(test) for test in generating]
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     opener = _Opener(app, files, config, flags)
-    plan = ComparePlan(flags.methods, tuple(cases), opener, repetitions or (1 if flags.suite else 5))
+    plan = ComparePlan(flags.methods, tuple(cases), opener, repetitions or (_REPETITIONS if flags.suite else 5))
     session = Comparison(plan, app.output.note, _described)
     rows: list[CompareRow] = []
     try:
