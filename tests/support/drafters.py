@@ -43,7 +43,7 @@ class TestDrafter:
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         assert (features is not None) == self.wants.anything
         for one in seen:
-            known = self.read.get(one.sequence.id, 0)
+            known = self.read.get(one.sequence.id, one.start)  # rows before may come from the prefix cache
             assert one.start == known, f"rows from {one.start} follow {known}"
             assert one.start + one.count == one.sequence.hold.tokens < len(one.sequence.tokens)
             self.read[one.sequence.id] = one.start + one.count
@@ -133,9 +133,12 @@ def _take(context: DraftContext) -> Drafter:
 
 @contextmanager
 def drafting_engine(
-    path: Path, drafter: Drafter, backend: Any = None, verify: bool = False, **config: Any
+    path: Path, drafter: Drafter, backend: Any = None, verify: bool = False, fails: bool = False, **config: Any
 ) -> Iterator[Engine]:
-    """A tiny engine with this drafter, always asked for all it can give. Pages are compared at the end."""
+    """A tiny engine with this drafter, always asked for all it can give.
+
+    Pages are compared at the end, and the drafter is still on unless it `fails`.
+    """
     spec = SpecConfig("ngram", n_max=drafter.most, adaptive=False, strict=True, verify=verify)
     _given.append(drafter)
     with mock.patch.dict(DRAFTERS, {"ngram": "tests.support.drafters:_take"}):
@@ -143,3 +146,5 @@ def drafting_engine(
     with engine:
         yield engine
         engine.check()
+        off = [notice.message for notice in engine.report().notices if notice.code == "spec_off"]
+        assert bool(off) == fails, off

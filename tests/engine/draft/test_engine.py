@@ -155,7 +155,7 @@ def failing(*_: object) -> list[int]:
 @pytest.mark.parametrize("guess", [failing, lambda s, most: [128], lambda s, most: [-1]], ids=["raises", "128", "-1"])
 def test_a_drafter_that_fails_is_switched_off_with_a_notice(model, answer, guess):
     drafter = TestDrafter(guess, 3)
-    with drafting_engine(model, drafter, CpuBackend(), **SMALL) as engine:
+    with drafting_engine(model, drafter, CpuBackend(), fails=True, **SMALL) as engine:
         events = ask(engine, replace(GREEDY, max_tokens=20))
         assert ids_of(events) == answer[:20]
         assert [e.code for e in events if isinstance(e, Notice)] == ["spec_off"]
