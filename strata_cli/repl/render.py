@@ -10,6 +10,7 @@ from strata_cli.speculation import drafts_line
 from strata_engine.events import Event, Failed, Finish, Notice, Reasoning, Started, Text, Token
 from strata_engine.runtime.api import Stream
 
+_NEWS = ("spec_verify",)  # notices that tell of no loss
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -65,6 +66,7 @@ class AnswerView:
         self._write = write or output.write
         self._last = "\n"
         self._in_thinking = False
+        self._held: list[Notice] = []  # those that came in the middle of a line
 
     def show(self, event: Event) -> None:
         """Print one event."""
@@ -76,7 +78,10 @@ class AnswerView:
             self._write(event.text)
         elif isinstance(event, Notice):
             self._end_thinking()
-            self._output.warn(event.message)
+            if self._last == "\n":
+                self._say(event)
+            else:
+                self._held.append(event)
 
     def end(self, mark: str = "") -> None:
         """Close the answer: the mark, then a newline unless the text ended with one."""
@@ -87,6 +92,13 @@ class AnswerView:
         if self._last != "\n":
             self._write("\n")
             self._last = "\n"
+        for notice in self._held:
+            self._say(notice)
+        self._held.clear()
+
+    def _say(self, notice: Notice) -> None:
+        say = self._output.note if notice.code in _NEWS else self._output.warn
+        say(notice.message)
 
     def _show_thinking(self, text: str) -> None:
         if not self._thinking:

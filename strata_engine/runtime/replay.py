@@ -13,7 +13,7 @@ from strata_engine.events import Finish, Notice
 from strata_engine.runtime.active import Active
 from strata_engine.runtime.transforms import Floats, History
 
-VERIFIED = "spec_verify"
+VERIFIED, DIFFERS = "spec_verify", "spec_differs"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -36,7 +36,7 @@ class Replay(Active):
             gap = float(logits[token]) - float(logits[before])
             place = at - self.sequence.prompt_tokens
             text = f"differs from plain decoding at token {place} (from 0): {before} with drafts, {token} without"
-            self._tell(f"{text}; their logits differ by {gap:.3g} in the run without")
+            self._tell(f"{text}; their logits differ by {gap:.3g} in the run without", DIFFERS)
         elif len(tokens) == len(self.answer):
             self._tell(f"identical to plain decoding: {self.sequence.generated} tokens")
         else:
@@ -53,8 +53,8 @@ class Replay(Active):
         self._tell(f"not compared with plain decoding to the end: {error.message}")
         self.stream.put(self.told)
 
-    def _tell(self, result: str) -> None:
-        self.stream.put(Notice(VERIFIED, f"speculation: {result}"))
+    def _tell(self, result: str, code: str = VERIFIED) -> None:
+        self.stream.put(Notice(code, f"speculation: {result}"))
 
 
 def make_replay(first: Active, told: Finish) -> Replay:

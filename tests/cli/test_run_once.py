@@ -13,6 +13,7 @@ import pytest
 
 from strata_cli.once import Manner, Once, first_code_block
 from strata_cli.output import Output
+from strata_cli.repl.render import AnswerView
 from strata_engine.chat import ChatRequest, Message
 from strata_engine.config import SamplingParams
 from strata_engine.errors import NotFound, RequestRefused, UsageError
@@ -81,6 +82,15 @@ def test_a_cut_answer_is_said_and_strict_makes_it_11():
     plain, strict = Ran(answer("x", reason="length")), Ran(answer("x", reason="length"), strict=True)
     assert (plain.code, strict.code) == (0, 11)
     assert "cut at 3 tokens" in plain.err
+
+
+def test_a_notice_in_the_middle_of_a_line_waits_for_its_end():
+    both = io.StringIO()  # as a terminal shows them
+    view = AnswerView(Output(stdout=both, stderr=both))
+    for event in (Notice("n", "first"), Text("one"), Notice("n", "lost"), Notice("spec_verify", "same"), Text(" two")):
+        view.show(event)
+    view.end()
+    assert both.getvalue() == "warning: first\none two\nwarning: lost\nsame\n"
 
 
 def test_notices_are_warnings():
