@@ -80,7 +80,8 @@ class _Opener:
 
         draft = None if method in _WITHOUT_FILES else self._spec.draft
         spec = replace(self._spec, method=method, draft=draft, strict=True, verify=False)
-        config = replace(self._config, spec=spec)
+        # what one run kept would not be run by the next: its drafter would know less of the prompt
+        config = replace(self._config, spec=spec, prefix_cache=False)
         files, config = with_drafter(self._files, config, self._app.catalog, self._app.store)
         return Engine.open(files, config, local.open_backend(config.device))
 

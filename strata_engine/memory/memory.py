@@ -52,11 +52,22 @@ class Memory:
         self._layers = tuple(layers)
         self.prefixes: Prefixes | None = None
 
-    def share_prefixes(self) -> None:
-        """From now on sequences share what they begin with, and it is kept after they end. Once, before the first."""
+    def share_prefixes(self, spare_bytes: int | None = None) -> int:
+        """From now on sequences share what they begin with, and it is kept after they end. Once, before the first.
+
+        Copies of states, where there are states, take no more than `spare_bytes` (None: no limit); how many there may
+        be. Where there is no room for any, nothing is shared.
+        """
+        if not self.recurrent:
+            self.prefixes = Prefixes(self.pool, self.page_tokens)
+            return 0
         most = most_copies(self.slots.total)
-        copies = Snapshots(self._layers, self.caches, most) if self.recurrent else None
-        self.prefixes = Prefixes(self.pool, self.page_tokens, copies)
+        if spare_bytes is not None:
+            most = min(most, max(0, spare_bytes) // self.slot_bytes)
+        if most:
+            copies = Snapshots(self._layers, self.caches, most)
+            self.prefixes = Prefixes(self.pool, self.page_tokens, copies)
+        return most
 
     @property
     def recurrent(self) -> bool:

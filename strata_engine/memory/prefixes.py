@@ -111,16 +111,17 @@ class Prefixes:
         path: list[Node] = []
         parent: Node | None = None
         for number, key in enumerate(page_keys(sequence, size, hold.tokens // size)):
-            node = self._enter_page(parent, key, hold.pages[number], hold, number * size)
-            if node.page == hold.pages[number]:
-                end = (number + 1) * size
+            page, start, end = hold.pages[number], number * size, (number + 1) * size
+            drafted = min(max(hold.drafted - start, 0), size)
+            node = self._enter_page(parent, key, page, drafted)
+            if node.page == page and start >= hold.shared:  # its own: rows of shared pages were read by another
+                node.drafted = drafted
                 node.after = sequence.tokens[end] if end < len(sequence.tokens) else UNKNOWN
             path.append(node)
             parent = node
         return path
 
-    def _enter_page(self, parent: Node | None, key: PageKey, page: int, hold: Hold, start: int) -> Node:
-        drafted = min(max(hold.drafted - start, 0), self.page_tokens)
+    def _enter_page(self, parent: Node | None, key: PageKey, page: int, drafted: int) -> Node:
         node = self.tree.child(parent, key)
         if node is None:
             node = self.tree.add(parent, key, page)
@@ -128,8 +129,6 @@ class Prefixes:
         elif node.page != page and drafted > node.drafted:
             self.pool.forget(self.tree.move(node, page))
             self.pool.keep(page)
-        if node.page == page:
-            node.drafted = drafted
         return node
 
     def copy_state(self, sequence: TokenSequence) -> None:

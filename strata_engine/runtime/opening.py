@@ -136,7 +136,7 @@ def _open(
         drafting.most,
     )
     if config.prefix_cache:
-        memory.share_prefixes()
+        notes.append(_share(memory, priced))
     # a full house of decode rows must fit into one step
     rows = max(config.batch_rows, config.max_sequences)
     with_logits = min(rows, config.max_sequences * (1 + drafting.most))
@@ -172,6 +172,15 @@ def _drafting(config: EngineConfig, source: WeightSource, loaded: Loaded, ops: O
     path = None if config.spec.draft is None else Path(config.spec.draft)
     recurrent = any(layer is not None and layer.slot_bytes for layer in loaded.model.memory())
     return open_drafters(DraftContext(loaded.model, source, ops, config, rules, path), recurrent)
+
+
+def _share(memory: Memory, priced: Estimate) -> Choice:
+    """Turn the prefix cache on; copies of states take half of what is left at most: the estimate is not exact."""
+    copies = memory.share_prefixes((priced.free_bytes - priced.total_bytes) // 2)
+    if memory.prefixes is None:
+        return Choice("prefix cache", "off", "no memory is left for copies of recurrent states")
+    what = f"on, {copies} copies of states" if memory.recurrent else "on"
+    return Choice("prefix cache", what, "pages that nobody holds are kept until they are needed")
 
 
 def _bind(drafting: Drafting, memory: Memory, executor: Executor, first: int) -> None:

@@ -7,8 +7,9 @@ import threading
 import openai
 import pytest
 
+from strata_cli.repl.conversation import Conversation
 from strata_cli.server.names import Served
-from strata_engine.config import EngineConfig, SpecConfig
+from strata_engine.config import EngineConfig, SamplingParams, SpecConfig
 from strata_engine.paths import Paths
 from strata_engine.registry.catalog import load_catalog
 from strata_engine.registry.store import Store
@@ -117,6 +118,28 @@ def test_a_checkpoint_without_a_tokenizer_takes_token_ids(live):
     assert all(key.startswith("token_id:") for top in choice["logprobs"]["top_logprobs"] for key in top)
     assert live.http.post(CHAT, json={"model": "ids", "messages": HI}).status_code == 400
     assert live.http.post(RAW, json={"model": "ids", "prompt": "text"}).status_code == 400
+
+
+def test_a_second_turn_reads_only_what_is_new_and_says_so(live):
+    talk = Conversation("words", SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+    question = "the rain in spain falls mainly in the plain " * 3
+    known: list[int] = []
+    for _ in range(2):
+        messages = [{"role": m.role, "content": m.text} for m in talk.request(question).messages]
+        before = _metric(live, "prefix_cache_hits_total")
+        reply = live.http.post(CHAT, json=_chat(messages=messages, temperature=0, max_tokens=8)).json()
+        known.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+        assert reply["timings"]["cache_n"] == known[-1] == _metric(live, "prefix_cache_hits_total") - before
+        assert reply["timings"]["prompt_n"] == reply["usage"]["prompt_tokens"] - known[-1]
+        talk.add(question, reply["choices"][0]["message"]["content"], "", False, [])
+        first = reply["usage"]["prompt_tokens"] if len(known) == 1 else first
+    assert known[0] == 0 and first - 64 <= known[1]
+    assert _metric(live, "prefix_cache_queries_total") >= known[1]
+
+
+def _metric(live, name: str) -> float:
+    lines = live.http.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"llmrun:{name}"))
 
 
 def test_hanging_up_frees_every_page(live, service):

@@ -32,7 +32,7 @@ from strata_engine.runtime.engine import Engine
 from strata_engine.runtime.opening import open_files
 from strata_engine.runtime.service import LocalService
 from strata_kernels.reference.ops import ReferenceOps
-from tests.support.engines import GREEDY, ReferenceBackend, ids_of
+from tests.support.engines import GREEDY, ReferenceBackend, finish_of, ids_of
 from tests.support.images import file_of, picture
 from tests.support.live_server import live_server
 from tests.support.tiny_vision import PIXELS, oracle, seeing_tokenizer, tiny_vl, write_vl_gguf
@@ -109,6 +109,16 @@ def test_the_engine_answers_as_transformers_does(model, service, images):
 def test_an_image_in_history_is_seen_again(model, service):
     history = (*asked(CAT).messages, Message.of("assistant", "a cat"), *asked(DOG).messages)
     assert answer(service, ChatRequest(history)) == wanted(model, service, ChatRequest(history))
+
+
+def test_an_image_seen_before_is_not_read_again_and_another_one_is(model, service):
+    name, other = service.loaded()[0].name, file_of(picture(30, 21, seed=9))  # of the same size, so the same ids
+    known = []
+    for data in (CAT, CAT, other):
+        events = list(service.stream(name, asked(data), replace(GREEDY, max_tokens=MORE)))
+        assert ids_of(events) == wanted(model, service, asked(data))
+        known.append(finish_of(events).usage.cached_tokens)
+    assert known[1] > known[2] and known[1] >= 16
 
 
 def test_sequences_with_images_run_side_by_side(model, service):

@@ -199,6 +199,17 @@ def test_pages_a_drafter_knows_take_the_place_of_those_it_does_not():
     assert [node.page for node in found.path] == pages and found.drafted == 8
 
 
+def test_rows_of_shared_pages_stay_known_to_drafters_when_another_sequence_knew_less():
+    of = memory()
+    read(of, *range(12), drafted=11)
+    one = sequence(*range(10), 70, 71)
+    assert of.admit(one, 12) and one.hold.drafted == 8
+    one.hold.drafted = 0  # its drafter began anew
+    of.commit(one.hold, 3)
+    of.retire(one)
+    assert of.prefixes is not None and of.prefixes.find(sequence(*range(12))).drafted == 8
+
+
 STATES = [StateMemory(3, 2, 1, 2, 2), KvMemory(1, 2)]
 
 
@@ -250,6 +261,13 @@ def test_a_growing_answer_keeps_one_copy_near_its_end():
     assert of.prefixes is not None and of.prefixes.snapshots is not None
     assert len(of.prefixes.snapshots) == 2
     assert known(of, *range(120)) == 100 - (100 - 20) % 16 and known(of, *range(40)) == 20
+
+
+def test_copies_of_states_take_no_more_than_is_spare():
+    made = Memory(STATES, 20, PAGE, "f32", max_sequences=16)
+    assert made.share_prefixes(3 * made.slot_bytes - 1) == 2 and made.share_prefixes() == 8
+    without = Memory(STATES, 20, PAGE, "f32", max_sequences=16)
+    assert without.share_prefixes(0) == 0 and without.prefixes is None
 
 
 def test_copies_of_states_are_few_and_the_oldest_goes():
