@@ -53,6 +53,7 @@ def require_unscaled(kv_type: str) -> None:
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "int8": 1}
 
 
+_MOST_DRAFTS = 16  # of any drafter that is not told how many
 SPEC_METHODS = ("none", "auto", "mtp", "dflash", "eagle3", "draft", "ngram", "suffix")
 
 
@@ -76,6 +77,13 @@ class SpecConfig:
     strict: bool = False
     verify: bool = False
     adaptive: bool = True
+
+    @property
+    def most_drafts(self) -> int:
+        """Most drafts of a sequence in one step, as memory is priced for before any drafter is open."""
+        if self.method == "none":
+            return 0
+        return _MOST_DRAFTS if self.n_max is None else self.n_max
 
 
 @dataclass(frozen=True)

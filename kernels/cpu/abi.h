@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 11
+#define LLMRUN_ABI 12
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -89,10 +89,13 @@ enum LlmrunCode {
   LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0     flags: 2 = 16-bit activations
   LLMRUN_EXPERT_COMBINE = 19,  // n: R k W             p: values place weights out    flags: 1 = add to out
   // Recurrent layers. S state slots, B sequences; p[0..2] = positions sequences (i32[R]) states (i32[B]: slot of each
-  // sequence). Rows of a sequence are consecutive, and so are their positions; position 0 starts from zeros.
-  LLMRUN_SHORT_CONV = 20,  // n: R S B C k dilation    p: .. x taps[k, C] past[S, (k-1) dilation, C]|0 out   flags: 1 = SiLU
-  LLMRUN_DELTA_RULE = 21,  // n: R S B Hk Hv Dk Dv     p: .. qkv a b decay dt_bias state out   flags: 1 = v-head h reads
-                           //                          k-head h % Hk, else h / (Hv / Hk)
+  // sequence). Rows of a sequence are consecutive, and so are their positions; position 0 starts from zeros. Past inputs
+  // and ids are rings by position: longer than what a row reads by as many rows as a step may run and then take back.
+  LLMRUN_SHORT_CONV = 20,  // n: R S B C k dilation ring   p: .. x taps[k, C] past[S, ring, C]|0 out   flags: 1 = SiLU
+  // N pending rows of a slot, or 0: a step may leave its last rows undecided. keep (i32[B]): how many rows of each sequence
+  // are certain; fold (i32[B]): pending rows of the step before that turned out to count, taken up first.
+  LLMRUN_DELTA_RULE = 21,  // n: R S B Hk Hv Dk Dv 0 N   p: .. qkv a b decay dt_bias state out pending[S, N, ..]|0 keep|0 fold|0
+                           // flags: 1 = v-head h reads k-head h % Hk, else h / (Hv / Hk)
   LLMRUN_GATED_NORM = 22,  // n: R W                   p: x weight gate out   f: eps   flags: 1 = sigmoid, else SiLU
   LLMRUN_SIGMOID_MUL = 23, // n: count                 p: x gate out
   LLMRUN_ADD_SCALED = 24,  // n: R W                   p: x gate[R] out       (out += sigmoid(gate) x)
@@ -109,7 +112,7 @@ enum LlmrunCode {
   LLMRUN_STREAM_MIX = 62,   // n: R S W                p: x gate out[R, W]
   LLMRUN_STREAM_ADD = 63,   // n: R S W                p: y[R, W] gate[R, S] out
   LLMRUN_STREAM_GATE = 64,  // n: R S W                p: key query value[R, W] out
-  LLMRUN_NGRAM_ROWS = 65,   // n: R history J B slots eos   p: ids positions sequences states past multipliers(i64) sizes(i64)
+  LLMRUN_NGRAM_ROWS = 65,   // n: R history J B slots eos ring   p: ids positions sequences states past multipliers(i64) sizes(i64)
                             //                              offsets(i64) out(i32)
   LLMRUN_SHARD_ROWS = 66,   // n: R W type rows_of_a_shard shards   p: index tables[shards](file layout) out grid|0
   LLMRUN_INDEX_STORE = 67,  // n: R D page_tokens P G pairs B most_pages   p: keys raw blocks positions sequences slots pages
@@ -130,7 +133,7 @@ enum LlmrunStatus {
   LLMRUN_NO_MEMORY = 5,
   LLMRUN_BAD_PROGRAM = 6,
   LLMRUN_BAD_EXPERT = 7,    // expert_plan: id of no expert
-  LLMRUN_BAD_STATE = 8,     // recurrent: a sequence or its slot out of range, or its rows not consecutive
+  LLMRUN_BAD_STATE = 8,     // recurrent: a sequence or its slot out of range, its rows not consecutive, or keep or fold impossible
   LLMRUN_BAD_COLUMN = 9,    // columns: a column outside the row
 };
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 11
+ABI = 12
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16
@@ -47,7 +47,8 @@ STATUS = {
     5: "out of memory for the kernels' scratch",
     6: "the program could not run",
     7: "experts: a chosen id is no expert",
-    8: "recurrent layer: a sequence's rows are not consecutive, or its state slot is out of range or taken twice",
+    8: "recurrent layer: a sequence's rows are not consecutive, its state slot is out of range or taken twice, "
+    "or its certain or pending rows are more than there are",
     9: "linear: the column order of a matrix leaves the row",
 }
 

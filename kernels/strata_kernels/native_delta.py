@@ -2,7 +2,8 @@
 
 NativeOps inherits them. The library finds out while it runs which rows belong to which sequence and where its state
 lies (kernels/cpu/core/program_recurrent.cpp). Inside a slot the convolution keeps a ring of inputs, that of position p
-in row p % kept, and the delta rule keeps a v-head's state as blocks of 32 columns (kernels/cpu/core/kernels.h).
+in row p % ring, and the delta rule keeps a v-head's state as blocks of 32 columns (kernels/cpu/core/kernels.h); a
+pending row is its keys, values, a and b.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class DeltaOps:
     ) -> None:
         """Depthwise causal convolution over each sequence's own past, then SiLU; `past` keeps the newest inputs.
 
-        x, out [R, C]; weight [C, k], read once: its taps are copied; past [S, (k-1) dilation, C]. Running raises
-        IndexError when a sequence's rows are not consecutive or its slot lies outside `past`.
+        x, out [R, C]; weight [C, k], read once: its taps are copied; past [S, (k-1) dilation or more, C]. Running
+        raises IndexError when a sequence's rows are not consecutive or its slot lies outside `past`.
         """
         source = dense(x, "short_conv x", (None, None))
         count, channels = source.shape
@@ -41,12 +42,14 @@ class DeltaOps:
         taps = factors.shape[1]
         if not taps or dilation < 1:
             raise ValueError(f"short_conv: {taps} taps with dilation {dilation}")
-        kept = dense(past, "short_conv past", (None, (taps - 1) * dilation, channels))
+        kept = dense(past, "short_conv past", (None, None, channels))
+        if kept.shape[1] < (taps - 1) * dilation:
+            raise ValueError(f"short_conv: {kept.shape[1]} past rows for {taps} taps with dilation {dilation}")
         target = dense(out, "short_conv out", source.shape)
         apart(target, "short_conv", source, kept)
         where, slots = _where(rows, count, kept.shape[0])
         if count:
-            numbers = (count, *slots, channels, taps, dilation)
+            numbers = (count, *slots, channels, taps, dilation, kept.shape[1])
             pointers = (*where, source, self._transposed(factors), kept if kept.count else None, target)
             self._emit(binding.SHORT_CONV, numbers, pointers, (target,), flags=binding.WITH_SILU * silu)
 
@@ -60,11 +63,20 @@ class DeltaOps:
         return found[0]
 
     def delta_rule(
-        self, qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array, rows: Rows, out: Array
+        self,
+        qkv: Array,
+        a: Array,
+        b: Array,
+        delta: DeltaRule,
+        state: Array,
+        rows: Rows,
+        out: Array,
+        pending: Array | None = None,
     ) -> None:
         """out [R, Hv, Dv] = the gated delta rule over each sequence's rows in order; `state` [S, Hv, Dk, Dv] moves on.
 
-        qkv [R, 2 Hk Dk + Hv Dv]; a, b [R, Hv]. Running raises IndexError as `short_conv` does.
+        qkv [R, 2 Hk Dk + Hv Dv]; a, b [R, Hv]; pending [S, N, P]. Running raises IndexError as `short_conv` does, and
+        where more rows are uncertain, or to be folded, than `pending` has.
         """
         delta.check()
         key_heads, value_heads = delta.key_heads, delta.value_heads
@@ -79,9 +91,10 @@ class DeltaOps:
         target = dense(out, "delta_rule out", (count, value_heads, delta.value_width))
         apart(target, "delta_rule", source, held, *gates)
         where, slots = _where(rows, count, held.shape[0])
+        most, waiting = _pending(rows, slots, delta, pending)
         if count:
-            numbers = (count, *slots, key_heads, value_heads, delta.key_width, delta.value_width)
-            pointers = (*where, source, *gates, *rates, held, target)
+            numbers = (count, *slots, key_heads, value_heads, delta.key_width, delta.value_width, 0, most)
+            pointers = (*where, source, *gates, *rates, held, target, *waiting)
             self._emit(binding.DELTA_RULE, numbers, pointers, (target,), flags=binding.TILED_HEADS * delta.tiled)
 
     def gated_norm(self, x: Array, weight: Array, gate: Array, eps: float, activation: str, out: Array) -> None:
@@ -114,6 +127,19 @@ class DeltaOps:
         apart(target, "add_scaled", source, gates)
         if source.count:
             self._emit(binding.ADD_SCALED, source.shape, (source, gates, target), (target,))
+
+
+def _pending(
+    rows: Rows, slots: tuple[int, int], delta: DeltaRule, pending: Array | None
+) -> tuple[int, tuple[Seen, ...]]:
+    """How many rows may wait for the next step, their place, `keep` and `fold`; nothing where all rows are certain."""
+    if rows.keep is None and rows.fold is None:
+        return 0, ()
+    if pending is None or rows.keep is None or rows.fold is None:
+        raise ValueError("delta_rule: rows that are not certain need keep, fold and a place to wait")
+    place = dense(pending, "delta_rule pending", (slots[0], None, delta.pending_width))
+    keep, fold = (dense(part, name, (slots[1],), "i32") for part, name in ((rows.keep, "keep"), (rows.fold, "fold")))
+    return (place.shape[1], (place, keep, fold)) if place.shape[1] else (0, ())
 
 
 def _where(rows: Rows, count: int, slots: int) -> tuple[tuple[Seen, Seen, Seen], tuple[int, int]]:

@@ -107,7 +107,9 @@ class NativeStreamOps:
         """See StreamOps. Running raises IndexError on a sequence or state slot that is not there."""
         tokens = dense(ids, "ngram_rows ids", (None,), "i32")
         count, heads, history = tokens.count, len(ngrams.sizes), ngrams.history
-        held = dense(past, "ngram_rows past", (None, history), "i32")
+        held = dense(past, "ngram_rows past", (None, None), "i32")
+        if held.shape[1] < history:
+            raise ValueError(f"ngram_rows: {held.shape[1]} past ids are fewer than the {history} that a token reads")
         if rows.states is None:
             raise ValueError("ngram_rows: the rows have no state slots")
         states = dense(rows.states, "ngram_rows states", (None,), "i32")
@@ -118,7 +120,7 @@ class NativeStreamOps:
         if count:
             parts = (ngrams.multipliers, ngrams.sizes, ngrams.offsets)
             constants = tuple(see(np.array(part, np.int64)) for part in parts)  # the step keeps them
-            numbers = (count, history, heads, states.count, held.shape[0], ngrams.eos)
+            numbers = (count, history, heads, states.count, held.shape[0], ngrams.eos, held.shape[1])
             pointers = (tokens, positions, sequences, states, held, *constants, target)
             self._emit(binding.NGRAM_ROWS, numbers, pointers, (target,))
 

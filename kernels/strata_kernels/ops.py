@@ -95,13 +95,17 @@ class KvLayer:
 class StateLayer:
     """One layer's recurrent memory: a slot for each sequence, f32.
 
-    conv [S, past rows, C]: the inputs of `short_conv` before the next row; past rows = (kernel - 1) * dilation.
-    state [S, Hv, Dk, Dv]: the matrices of `delta_rule`. The order of the elements inside a slot is the Ops' own
-    (native: native_delta.py); a slot may be copied whole, to go on at the position it belongs to.
+    conv [S, past rows, C]: the inputs of `short_conv` before the next row; past rows = (kernel - 1) * dilation, and one
+    more for each draft of a step: what is written over a draft's place reads nothing of it.
+    state [S, Hv, Dk, Dv]: the matrices of `delta_rule`. pending [S, N, DeltaRule.pending_width]: what it needs of the
+    rows of the newest step that were not certain; None: all rows always are. The order of the elements inside a slot is
+    the Ops' own (native: native_delta.py); a slot may be copied whole while nothing is pending, to go on at the
+    position it belongs to.
     """
 
     conv: Array
     state: Array
+    pending: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,11 @@ class Rows:
     and value go to; pages [B, most pages]: page numbers of each sequence in order; states [B]: state slot of each
     sequence, needed by the recurrent ops only.
     axes [3, R]: positions in time, height and width for rotations that read several axes; None = all as `positions`.
+    keep, fold [B]: only of a model with a recurrent state, and only where steps may hold drafts. keep: how many rows of
+    each sequence in this step are certain, the first ones; all others are drafts: they see the rows before them, but
+    the state moves on to the last certain row only. fold: how many drafts of the sequence's step before this one
+    turned out to count; they come right before the first row, and the state takes them up first. None: all rows are
+    certain and nothing is pending.
     A row attends to positions 0..positions[r] of its sequence (its own included: kv_store runs before attention).
     `attention` alone heeds two more: reach [R] is the last position a row sees instead of its own (rows of a block that
     look both ways), first [R] the first one instead of 0 (windows); 0 <= first <= last.
@@ -127,6 +136,8 @@ class Rows:
     axes: Array | None = None
     reach: Array | None = None
     first: Array | None = None
+    keep: Array | None = None
+    fold: Array | None = None
 
     @property
     def last(self) -> Array:
@@ -203,6 +214,11 @@ class DeltaRule:
     def channels(self) -> int:
         """Elements of a row's q, k and v together."""
         return 2 * self.key_heads * self.key_width + self.value_heads * self.value_width
+
+    @property
+    def pending_width(self) -> int:
+        """Elements of a row that waits: keys, values, a and b."""
+        return self.key_heads * self.key_width + self.value_heads * (self.value_width + 2)
 
     def check(self) -> None:
         """Raises ValueError unless the heads fit each other and the vectors."""
@@ -312,20 +328,31 @@ class Ops(StreamOps, Protocol):
     ) -> None:
         """out[R, C] = depthwise causal convolution over each sequence's own rows, then silu.
 
-        out[t] = sum over j of weight[C, k][:, j] * x[t - (k - 1 - j) * dilation], f32. `past` [S, (k - 1) * dilation,
-        C] holds the inputs before the step's rows and takes up the new ones.
+        out[t] = sum over j of weight[C, k][:, j] * x[t - (k - 1 - j) * dilation], f32. `past` [S, ring, C] holds the
+        inputs before the step's rows and takes up the new ones, that of position p in row p % ring. Rows of earlier
+        steps at this step's positions count as never run, if they were no more than ring - (k - 1) * dilation.
         """
         ...
 
     def delta_rule(
-        self, qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array, rows: Rows, out: Array
+        self,
+        qkv: Array,
+        a: Array,
+        b: Array,
+        delta: DeltaRule,
+        state: Array,
+        rows: Rows,
+        out: Array,
+        pending: Array | None = None,
     ) -> None:
         """out[R, Hv, Dv]: the gated delta rule, row after row of each sequence; updates `state` [S, Hv, Dk, Dv].
 
         qkv [R, q (Hk Dk) | k (Hk Dk) | v (Hv Dv)]; a, b [R, Hv]. Per value head, all f32: q, k are divided by
         sqrt(sum of squares + 1e-6) and q by sqrt(Dk); g = decay * softplus(a + dt_bias), beta = sigmoid(b);
         M <- e^g M; d = beta (v - M^T k); M <- M + k d^T; out = M^T q.
-        Always in the order of rows, so that any chunking of a prompt gives the same bits.
+        Always in the order of rows, so that any chunking of a prompt gives the same bits. `pending` [S, N, P] of a
+        StateLayer, needed with rows.keep: takes up the inputs of the rows that are not certain and gives back the
+        first rows.fold of those of the step before. The same bits as if the certain rows alone had ever run.
         """
         ...
 

@@ -120,8 +120,9 @@ class StreamOps(Protocol):
     def ngram_rows(self, ids: Array, ngrams: Ngrams, past: Array, rows: Rows, out: Array) -> None:
         """out i32 [R, J] = the table's rows that each token reads. ids i32 [R].
 
-        `past` i32 [slots, history]: the tokens before the step's, the latest last; takes up the new ones. A row of
-        position 0 has none, whatever its slot holds. Needs rows.states.
+        `past` i32 [slots, ring]: the tokens before the step's, that of position p at p % ring; takes up the new ones.
+        Needs rows.states. Rows of earlier steps at this step's positions count as never run, if they were no more than
+        ring - history.
         """
         ...
 

@@ -121,13 +121,21 @@ class SightBuffers:
 class BatchBuffers:
     """Fixed-address i32 buffers for ids, positions, sequences, slots, pages, state slots and logit rows.
 
-    `feature_width`: of a model that sees, the width of its image features; 0: it does not.
+    `feature_width`: of a model that sees, the width of its image features; 0: it does not. `drafts_of_states`: the
+    model has a recurrent state and steps may hold drafts, so its ops are told which rows are certain.
     """
 
     def __init__(
-        self, limits: BatchLimits, caches: tuple[Any, ...], page_tokens: int, ops: Ops, feature_width: int = 0
+        self,
+        limits: BatchLimits,
+        caches: tuple[Any, ...],
+        page_tokens: int,
+        ops: Ops,
+        feature_width: int = 0,
+        drafts_of_states: bool = False,
     ) -> None:
         self.limits = limits
+        self._drafts_of_states = drafts_of_states
         self._sight = SightBuffers(limits.rows, feature_width, ops) if feature_width else None
         self._caches = caches
         self._page_tokens = page_tokens
@@ -136,11 +144,12 @@ class BatchBuffers:
             ops.zeros(limits.rows, dtype="i32") for _ in range(4)
         )
         self._pages = ops.zeros(limits.sequences, most_pages, dtype="i32")
-        self._states = ops.zeros(limits.sequences, dtype="i32")
+        self._states, self._keep, self._fold = (ops.zeros(limits.sequences, dtype="i32") for _ in range(3))
         self._logit_rows = ops.zeros(limits.logit_rows, dtype="i32")
         self._np_ids, self._np_positions = ops.host(self._ids), ops.host(self._positions)
         self._np_sequences, self._np_slots = ops.host(self._sequences), ops.host(self._slots)
         self._np_pages, self._np_states = ops.host(self._pages), ops.host(self._states)
+        self._np_keep, self._np_fold = ops.host(self._keep), ops.host(self._fold)
         self._np_logit_rows = ops.host(self._logit_rows)
 
     def fill(self, spans: Sequence[Span]) -> tuple[int, int]:
@@ -168,6 +177,9 @@ class BatchBuffers:
         size, count = self._page_tokens, len(span.ids)
         self._np_pages[number, : len(span.pages)] = span.pages
         self._np_states[number] = span.slot
+        if self._drafts_of_states:
+            self._np_keep[number] = count if span.keep is None else span.keep
+            self._np_fold[number] = span.fold
         if count == 1:  # a decode row: plain integers beat arrays of one
             self._np_ids[row] = span.ids[0]
             self._np_positions[row] = span.start
@@ -184,6 +196,8 @@ class BatchBuffers:
     def view(self, rows: int, logit_rows: int) -> Batch:
         """The Batch of this shape, as views of the buffers."""
         where = Rows(self._positions[:rows], self._sequences[:rows], self._slots[:rows], self._pages, self._states)
+        if self._drafts_of_states:
+            where = replace(where, keep=self._keep, fold=self._fold)
         batch = Batch(self._ids[:rows], where, self._caches, self._logit_rows[:logit_rows])
         sight = self._sight
         if sight is None:

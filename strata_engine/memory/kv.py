@@ -39,6 +39,11 @@ class LayerMemory(Protocol):
         """Bytes of one sequence whatever its length, in a slot."""
         ...
 
+    @property
+    def draft_bytes(self) -> int:
+        """Bytes that a slot needs more for each draft of a step; 0 where drafts only take pages."""
+        ...
+
     def allocate(self, room: Room, zeros: Zeros) -> Any:
         """What the layer's ops read and write."""
         ...
@@ -66,6 +71,11 @@ class KvMemory:
     @property
     def slot_bytes(self) -> int:
         """Nothing is kept beside the tokens."""
+        return 0
+
+    @property
+    def draft_bytes(self) -> int:
+        """Rows that do not count are written over."""
         return 0
 
     def token_bytes(self, kv_type: str) -> int:

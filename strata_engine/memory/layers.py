@@ -20,9 +20,9 @@ def page_bytes(layers: Layers, page_tokens: int, kv_type: str) -> int:
     return page_tokens * sum(layer.token_bytes(kv_type) for layer in layers if layer is not None)
 
 
-def slot_bytes(layers: Layers) -> int:
-    """Bytes of one sequence's slot over all layers; 0 where nothing is kept whatever the length."""
-    return sum(layer.slot_bytes for layer in layers if layer is not None)
+def slot_bytes(layers: Layers, drafts: int = 0) -> int:
+    """Bytes of one sequence's slot over all layers, with room for `drafts`; 0 where all is kept in pages."""
+    return sum(layer.slot_bytes + drafts * layer.draft_bytes for layer in layers if layer is not None)
 
 
 def allocate(layers: Layers, room: Room, zeros: Zeros = arrays.zeros) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ def allocate(layers: Layers, room: Room, zeros: Zeros = arrays.zeros) -> tuple[A
     try:
         return tuple(None if layer is None else layer.allocate(room, zeros) for layer in layers)
     except MemoryError as error:
-        kv, states = room.pages * in_page, room.slots * slot_bytes(layers)
+        kv, states = room.pages * in_page, room.slots * slot_bytes(layers, room.drafts)
         text = f"{format_bytes(kv)} for {room.pages * room.page_tokens} tokens of keys and values"
         if states:
             text += f" and {format_bytes(states)} for the state of {room.slots} sequences"

@@ -43,8 +43,9 @@ class Memory:
         drafts of a sequence in one step.
         """
         self.page_tokens = page_tokens
+        self.drafts = drafts
         self.pool = PagePool(pages, self._dropped)
-        self.slot_bytes = slot_bytes(layers)
+        self.slot_bytes = slot_bytes(layers, drafts)
         self.slots = PagePool(max_sequences if self.slot_bytes else 0)
         room = Room(pages, page_tokens, self.slots.total, kv_type, drafts)
         self.caches: tuple[Any, ...] = allocate(layers, room, zeros)
@@ -159,6 +160,8 @@ class Memory:
         """
         if self.pages_for(hold.tokens + tokens) > len(hold.pages):
             raise CacheCorrupt(f"{hold.tokens} + {tokens} tokens committed into {len(hold.pages)} pages")
+        if self.recurrent and keep is not None and tokens - keep > self.drafts:
+            raise CacheCorrupt(f"{tokens - keep} drafts committed where a state keeps the inputs of {self.drafts}")
         hold.tokens += tokens
         hold.fold = tokens - keep if self.recurrent and keep is not None else 0
 

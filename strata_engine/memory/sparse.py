@@ -34,6 +34,11 @@ class IndexedMemory:
         """Nothing is kept beside the tokens."""
         return 0
 
+    @property
+    def draft_bytes(self) -> int:
+        """Rows that do not count are written over, and the keys of their blocks with them."""
+        return 0
+
     def token_bytes(self, kv_type: str) -> int:
         """Bytes of one token, its share of a block's key rounded up."""
         return self.kv.token_bytes(kv_type) + 4 * self.width + -(-4 * self.width // self.block_tokens)
@@ -65,7 +70,7 @@ class IndexedMemory:
 
 @dataclass(frozen=True)
 class NgramLayer:
-    """`inner`: what the layer's mixer keeps. `conv` f32 [slots, rows, C], `ids` i32 [slots, history]."""
+    """`inner`: what the layer's mixer keeps. `conv` f32 [slots, rows, C], `ids` i32 [slots, history], both rings."""
 
     inner: Any
     conv: Array
@@ -86,14 +91,19 @@ class NgramMemory:
         """Bytes of one sequence."""
         return self.inner.slot_bytes + 4 * (self.conv_rows * self.conv_width + self.history)
 
+    @property
+    def draft_bytes(self) -> int:
+        """A row of each ring, and what the mixer needs."""
+        return self.inner.draft_bytes + 4 * (self.conv_width + 1)
+
     def token_bytes(self, kv_type: str) -> int:
         """Bytes of one token of the mixer."""
         return self.inner.token_bytes(kv_type)
 
     def allocate(self, room: Room, zeros: Zeros) -> NgramLayer:
         """Raises MemoryError."""
-        conv = zeros(room.slots, self.conv_rows, self.conv_width)
-        ids = zeros(room.slots, self.history, dtype="i32")
+        conv = zeros(room.slots, self.conv_rows + room.drafts, self.conv_width)
+        ids = zeros(room.slots, self.history + room.drafts, dtype="i32")
         return NgramLayer(self.inner.allocate(room, zeros), conv, ids)
 
     def clear(self, cache: NgramLayer, pages: Sequence[int], slot: int) -> None:

@@ -45,7 +45,7 @@ class DeltaNet:
         qkv, z, a, b = apply_linears(normed, (self.qkv, self.z, self.alpha, self.beta), ops)
         mixed, values = ops.take(*qkv.shape), ops.take(count, rule.value_heads, rule.value_width)
         ops.short_conv(qkv, self.conv, cache.conv, rows, mixed)
-        ops.delta_rule(mixed, a, b, rule, cache.state, rows, values)
+        ops.delta_rule(mixed, a, b, rule, cache.state, rows, values, cache.pending)
         ops.gated_norm(values, self.state_norm, z.reshape(*values.shape), self.eps, self.activation, values)
         return values.reshape(count, -1)
 

@@ -84,6 +84,7 @@ class _Shape:
     weights_bytes: int
     elements: int
     slot_bytes: int  # of a sequence in recurrent layers
+    draft_bytes: int  # more for each draft of a step
     state_row: int  # floats of a row in such a layer
     streams: StreamUse
 
@@ -103,7 +104,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     token += shape.streams.token_bytes
     looked = sight_bytes(source, config.context_tokens or shape.train_context_tokens)
     workspace = _workspace_bytes(shape, config) + looked
-    states = config.max_sequences * shape.slot_bytes
+    states = config.max_sequences * (shape.slot_bytes + config.spec.most_drafts * shape.draft_bytes)
     room = max(0, free_bytes - weights - workspace - states)
     largest = min(shape.train_context_tokens, _whole_pages(room // token, config))
     context, why = _context(shape, config, room, int(free_bytes * KV_SHARE), token)
@@ -210,6 +211,7 @@ def _shape(source: WeightSource, packed: bool) -> _Shape:
         weights_bytes=held + (head if tied else 0),
         elements=sum(math.prod(meta.shape) for meta in tensors.values()),
         slot_bytes=states.slot_bytes + streams.slot_bytes,
+        draft_bytes=states.draft_bytes + streams.draft_bytes,
         state_row=states.row,
         streams=streams,
     )

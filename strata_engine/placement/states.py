@@ -22,10 +22,11 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True)
 class StateUse:
-    """Bytes of a sequence's state over all layers, and floats of a row in a recurrent layer."""
+    """Bytes of a sequence's state over all layers, more for each draft, and floats of a row in a recurrent layer."""
 
     slot_bytes: int = 0
     row: int = 0
+    draft_bytes: int = 0
 
 
 def state_use(source: WeightSource) -> StateUse:
@@ -38,9 +39,11 @@ def state_use(source: WeightSource) -> StateUse:
         return StateUse()
     channels, kernel = convs[0].shape[0], convs[0].shape[-1]
     values = heads * value_width
-    matrix = heads * _key_width(source, (channels - values) // 2) * value_width
+    keys = (channels - values) // 2
+    matrix = heads * _key_width(source, keys) * value_width
     slot = 4 * len(convs) * ((kernel - 1) * channels + matrix)
-    return StateUse(slot, 2 * channels + 2 * values + 2 * heads)
+    draft = 4 * len(convs) * (channels + keys + values + 2 * heads)  # as StateMemory.draft_bytes
+    return StateUse(slot, 2 * channels + 2 * values + 2 * heads, draft)
 
 
 def _key_width(source: WeightSource, keys: int) -> int:

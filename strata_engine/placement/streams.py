@@ -27,13 +27,15 @@ class StreamUse:
     """What a model of this kind needs beside attention, recurrent states and experts; nothing for others.
 
     `token_bytes`: index keys of a token over all layers. `slot_bytes`: past rows and ids before the n-gram tables, of a
-    sequence. `row`: floats of a row beside the block's own. `indexed`: is there block-sparse attention?
+    sequence; `draft_bytes`: more for each draft. `row`: floats of a row beside the block's own. `indexed`: is there
+    block-sparse attention?
     """
 
     token_bytes: int = 0
     slot_bytes: int = 0
     row: int = 0
     indexed: bool = False
+    draft_bytes: int = 0
 
 
 def stream_use(source: WeightSource, width: int) -> StreamUse:
@@ -48,7 +50,8 @@ def stream_use(source: WeightSource, width: int) -> StreamUse:
     wide = norms[0].shape[0] if norms else 0
     chosen = budget // block if keys else 0
     # the streams, their normed copy and its gate; the n-gram part has one more
-    return StreamUse(token, slot, (4 if convs else 3) * wide + index + chosen + 1 + width if wide else 0, bool(keys))
+    row = (4 if convs else 3) * wide + index + chosen + 1 + width if wide else 0
+    return StreamUse(token, slot, row, bool(keys), sum(4 * (meta.shape[0] + 1) for meta in convs))
 
 
 def is_table(name: str) -> bool:

@@ -36,7 +36,8 @@ class Executor:
         self.limits, self.wants = limits, wants
         self._model, self._ops = model, ops
         caches = memory.caches[: len(model.memory())]  # those behind are the drafters'
-        self._buffers = BatchBuffers(limits, caches, memory.page_tokens, ops, feature_width)
+        drafts = memory.recurrent and memory.drafts > 0
+        self._buffers = BatchBuffers(limits, caches, memory.page_tokens, ops, feature_width, drafts)
         wide = len(wants.taps) * model.config.width
         self._final = ops.zeros(limits.rows, model.final_width) if wants.final else None
         self._taps = ops.zeros(limits.rows, wide) if wants.taps else None

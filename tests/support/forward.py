@@ -29,11 +29,12 @@ class Runner:
         sequences: int = 8,
         rest: str = "none",
         wants: Wants = Wants(),
+        drafts: int = 0,
     ) -> None:
         self.loaded = load_model(source, ops, rest=rest)
         self.model = self.loaded.model
         pages = sequences * -(-context_tokens // 16)
-        self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros, sequences)
+        self.memory = Memory(self.model.memory(), pages, 16, kv_type, ops.zeros, sequences, drafts)
         rows = max(512, context_tokens)
         self.executor = Executor(
             self.model, ops, self.memory, BatchLimits(rows, sequences, context_tokens, rows), self.width, wants

@@ -85,6 +85,7 @@ void check_attention(const LlmrunOp& op) {
 void check_short_conv(const LlmrunOp& op) {
   positive(op, 0, 6);
   if (op.n[4] > MOST_TAPS || op.n[5] > 1024) refuse(op, "more taps or dilation than the kernels take");
+  if (op.n[6] < (op.n[4] - 1) * op.n[5] || op.n[6] > MOST) refuse(op, "the ring of past inputs is too short");
   present(op, 5);
   if (!op.p[6] || (op.n[4] > 1 && !op.p[5])) refuse(op, "past or output is null");
 }
@@ -94,6 +95,8 @@ void check_delta_rule(const LlmrunOp& op) {
   present(op, 10);
   if (op.n[4] % op.n[3]) refuse(op, "value heads are no multiple of key heads");
   if (op.n[5] > 4096 || op.n[6] > 4096) refuse(op, "more than 4096 head elements");
+  if (op.n[8] < 0 || op.n[8] > 4096) refuse(op, "pending rows are " + std::to_string(op.n[8]));
+  if (op.n[8] && (!op.p[10] || !op.p[11] || !op.p[12])) refuse(op, "pending rows, keep or fold is null");
 }
 
 }  // namespace

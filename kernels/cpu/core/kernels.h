@@ -46,6 +46,8 @@ struct Run {
   int32_t rows;
   int32_t position;  // of the first row; 0: the state starts from zeros
   int32_t slot;
+  int32_t keep;  // delta_rule: how many of the rows are certain, the first ones; the state is that after the last of them
+  int32_t fold;  // delta_rule: rows that an earlier step left pending, taken up before the step's own
 };
 
 struct Job {
@@ -65,7 +67,7 @@ using Kernel = void (*)(const Job&);
 // One build's kernels. Units: rows, except linear (16-row groups x row panels), attention (see AttentionPlan),
 // attention_merge (row x head), silu_mul, add and gelu (chunks of 1024 elements), rope (rows), expert_input and
 // expert_hidden (slots), expert_linear (16-row groups x experts with rows), short_conv (runs x CONV_CHANNELS channels), delta_rule (runs x
-// v-heads x parts of their columns), gated_norm and add_scaled (rows), sigmoid_mul (chunks).
+// v-heads x parts of their columns), keep_pending (runs x pending rows), gated_norm and add_scaled (rows), sigmoid_mul (chunks).
 struct KernelTable {
   const char* name;
   int32_t tile;  // rows a matrix tile holds; panels are multiples of it
@@ -83,7 +85,15 @@ constexpr int64_t CONV_CHANNELS = 512;
 // A v-head's state [Dk, Dv] is kept as blocks of 32 columns (the last may be narrower), each [Dk][columns]: a block stays
 // in the first-level cache while rows stream past.
 constexpr int64_t STATE_COLUMNS = 32;
-constexpr int64_t DELTA_ROWS = 32;  // rows whose keys and queries are made ready together
+constexpr int64_t DELTA_ROWS = 32;  // rows whose keys and queries are made ready together, at least
+
+// The same number for an op; drafts of a sequence are never cut.
+static inline int64_t delta_rows(const LlmrunOp& op) {
+  return op.n[8] > DELTA_ROWS ? (op.n[8] + 15) / 16 * 16 : DELTA_ROWS;
+}
+
+// Floats of a pending row: its keys, values, a and b.
+static inline int64_t pending_floats(const LlmrunOp& op) { return op.n[3] * op.n[5] + op.n[4] * (op.n[6] + 2); }
 
 static inline int64_t state_blocks(int64_t value_width) { return (value_width + STATE_COLUMNS - 1) / STATE_COLUMNS; }
 
@@ -124,5 +134,6 @@ void columns(const Job& job);
 void pack(const Job& job);
 void put_rows(const Job& job);
 void rope_table(const Job& job);
+void keep_pending(const Job& job);
 
 }  // namespace llmrun

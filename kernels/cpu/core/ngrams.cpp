@@ -57,7 +57,7 @@ void choose_blocks(Scored* scored, int64_t count, int64_t k, int32_t* out) {
 
 void ngram_rows(const Job& job) {
   const int64_t rows = job.op->n[0], history = job.op->n[1], heads = job.op->n[2];
-  const int64_t sequences = job.op->n[3], slots = job.op->n[4];
+  const int64_t sequences = job.op->n[3], slots = job.op->n[4], ring = job.op->n[6];
   const int32_t *ids = pointer<int32_t>(job, 0), *positions = pointer<int32_t>(job, 1);
   const int32_t *sequence = pointer<int32_t>(job, 2), *states = pointer<int32_t>(job, 3);
   for (int64_t r = 0; r < rows; ++r) {
@@ -66,14 +66,18 @@ void ngram_rows(const Job& job) {
       report(job, LLMRUN_BAD_SLOT);
       return;
     }
-    int32_t* past = static_cast<int32_t*>(job.op->p[4]) + slot * history;
+    if (positions[r] < 0) {
+      report(job, LLMRUN_BAD_STATE);
+      return;
+    }
+    int32_t* past = static_cast<int32_t*>(job.op->p[4]) + slot * ring;  // the id of position p at p % ring
     int32_t tokens[MOST_HISTORY + 1] = {ids[r]};
-    for (int64_t i = 0; i < history; ++i) {
-      if (positions[r] == 0) past[i] = static_cast<int32_t>(job.op->n[5]);
-      tokens[history - i] = past[i];
+    for (int64_t back = 1; back <= history; ++back) {
+      const int64_t position = positions[r] - back;
+      tokens[back] = position < 0 ? static_cast<int32_t>(job.op->n[5]) : past[position % ring];
     }
     hash_token(job, tokens, static_cast<int32_t*>(job.op->p[8]) + r * heads);
-    for (int64_t i = 0; i < history; ++i) past[i] = tokens[history - 1 - i];
+    past[positions[r] % ring] = ids[r];
   }
 }
 

@@ -18,7 +18,7 @@ struct Phase {
   int64_t chunk;
   bool serial;
   bool plans;   // units are known only at run time: make the attention plan first
-  bool merges;  // second phase of attention
+  bool merges;  // second phase of attention or of the delta rule
 };
 
 class Program {
@@ -45,7 +45,9 @@ class Program {
   void add_streams(const KernelTable& table, const LlmrunOp& op);
   void add_recurrent(const KernelTable& table, LlmrunOp* op);
   void prepare_recurrent(Phase* phase);
+  void prepare_pending(Phase* phase);
   bool find_runs(const LlmrunOp& op);
+  bool find_certain(const LlmrunOp& op);
   bool group_rows(const LlmrunOp& op);
   void place_partials(const LlmrunOp& op);
 

@@ -21,6 +21,7 @@ bool sane(const LlmrunOp& op, int numbers, int pointers) {
 
 const char* fault_of_ngrams(const LlmrunOp& op) {
   if (!sane(op, 5, 9) || op.n[1] > 7 || op.n[2] % op.n[1]) return "n-grams of impossible numbers";
+  if (op.n[6] < op.n[1] || op.n[6] > MOST) return "the ring of past ids is too short";
   for (int64_t j = 0; j < op.n[2]; ++j)
     if (static_cast<const int64_t*>(op.p[6])[j] <= 0) return "a table size is not positive";
   return nullptr;

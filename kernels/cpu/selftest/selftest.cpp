@@ -209,7 +209,7 @@ Floats recurrent(LlmrunPool* pool, int64_t key_width, int64_t value_width) {
     const int32_t *p = positions.data() + from, *s = sequences.data() + from;
     float *m = mixed.data() + from * width, *o = out.data() + from * outs, *t = total.data() + from * outs;
     const float* g = gate.data() + from * outs;
-    run(pool, {Builder(LLMRUN_SHORT_CONV, {count, slots, 2, width, taps, dilation},
+    run(pool, {Builder(LLMRUN_SHORT_CONV, {count, slots, 2, width, taps, dilation, (taps - 1) * dilation},
                        {p, s, states.data(), x.data() + from * width, weights.data(), past.data(), m}, 0.0f, 1).op,
                Builder(LLMRUN_DELTA_RULE, {count, slots, 2, key_heads, heads, key_width, value_width},
                        {p, s, states.data(), m, a.data() + from * heads, b.data() + from * heads, decay.data(), bias.data(),

@@ -6,6 +6,8 @@ One row at a time, like everything of the reference; the state of a sequence is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,25 +30,61 @@ def activation(name: str) -> Activation:
 
 
 def check_conv(x: Array, weight: Array, past: Array, dilation: int) -> None:
-    """Raises ValueError unless x [R, C], weight [C, k] and past [S, (k - 1) * dilation, C] fit."""
+    """Raises ValueError unless x [R, C], weight [C, k] and past [S, at least (k - 1) * dilation, C] fit."""
     channels, kernel = tuple(weight.shape)
-    if tuple(past.shape)[1:] != ((kernel - 1) * dilation, channels) or x.shape[-1] != channels or dilation < 1:
+    short = past.shape[1] < (kernel - 1) * dilation
+    if short or past.shape[2] != channels or x.shape[-1] != channels or dilation < 1:
         shapes = f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, past {tuple(past.shape)}, dilation {dilation}"
         raise ValueError(f"short_conv of unfitting shapes: {shapes}")
 
 
-def check_rule(qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array) -> None:
-    """Raises ValueError on unfitting shapes."""
+def check_rule(inputs: tuple[Array, Array, Array], delta: DeltaRule, state: Array, rows: Rows, pending: Any) -> None:
+    """Raises ValueError on unfitting shapes; `inputs`: qkv, a, b."""
+    qkv, a, b = inputs
     delta.check()
-    rows, heads = qkv.shape[0], delta.value_heads
-    fits = tuple(qkv.shape) == (rows, delta.channels) and tuple(a.shape) == tuple(b.shape) == (rows, heads)
+    if rows.keep is not None or rows.fold is not None:
+        if pending is None or rows.keep is None or rows.fold is None:
+            raise ValueError("delta_rule: rows that are not certain need keep, fold and a place to wait")
+        if pending.shape[0] != state.shape[0] or pending.shape[2] != delta.pending_width:
+            raise ValueError(f"delta_rule of unfitting shapes: pending {tuple(pending.shape)}")
+    count, heads = qkv.shape[0], delta.value_heads
+    fits = tuple(qkv.shape) == (count, delta.channels) and tuple(a.shape) == tuple(b.shape) == (count, heads)
     if not fits or tuple(state.shape)[1:] != (heads, delta.key_width, delta.value_width):
         shapes = f"qkv {tuple(qkv.shape)}, a {tuple(a.shape)}, b {tuple(b.shape)}, state {tuple(state.shape)}"
         raise ValueError(f"delta_rule of unfitting shapes: {shapes}")
 
 
-def _places(rows: Rows, slots: int) -> list[tuple[int, bool]]:
-    """(state slot, does the sequence begin here) of every row. Raises IndexError."""
+@dataclass(frozen=True)
+class _Run:
+    """The rows of one sequence: the first, how many, how many are certain, how many pending ones come before."""
+
+    row: int
+    count: int
+    position: int
+    slot: int
+    keep: int
+    fold: int
+
+
+def _runs(rows: Rows, slots: int, most: int) -> list[_Run]:
+    """The sequences of a step in order; `most`: rows that may be uncertain or pending. Raises IndexError."""
+    sequences, places = tensor(rows.sequences).tolist(), _places(rows, slots)
+    starts = [r for r in range(len(sequences)) if r == 0 or sequences[r] != sequences[r - 1]]
+    found = []
+    for row, end in zip(starts, [*starts[1:], len(sequences)], strict=True):
+        slot, position = places[row]
+        keep, fold = end - row, 0
+        if rows.keep is not None and rows.fold is not None:
+            keep = int(rows.keep[sequences[row]])
+            fold = int(rows.fold[sequences[row]]) if position else 0
+        if not (0 <= keep <= end - row <= keep + most and 0 <= fold <= min(most, position)):
+            raise IndexError(f"recurrent state: {keep} certain rows of {end - row}, {fold} pending of {most}")
+        found.append(_Run(row, end - row, position, slot, keep, fold))
+    return found
+
+
+def _places(rows: Rows, slots: int) -> list[tuple[int, int]]:
+    """(state slot, position) of every row. Raises IndexError."""
     if rows.states is None:
         raise ValueError("a recurrent op needs the state slots of the sequences")
     states, sequences = tensor(rows.states), tensor(rows.sequences)
@@ -55,38 +93,60 @@ def _places(rows: Rows, slots: int) -> list[tuple[int, bool]]:
     own = states[sequences.long()]
     require_inside(own, slots, message)
     positions = tensor(rows.positions).tolist()
-    return [(slot, position == 0) for slot, position in zip(own.tolist(), positions, strict=True)]
+    return list(zip(own.tolist(), positions, strict=True))
 
 
 def short_conv(x: Tensor, weight: Tensor, past: Tensor, rows: Rows, out: Tensor, how: tuple[bool, int]) -> None:
-    """See Ops.short_conv; `how`: (silu, dilation). Inside a slot the oldest input comes first."""
+    """See Ops.short_conv; `how`: (silu, dilation). The input of position p lies in row p % ring of its slot."""
     silu, dilation = how
-    for row, target, (slot, begins) in zip(x, out, _places(rows, past.shape[0]), strict=True):
-        own = past[slot]
-        if begins:
-            own.zero_()
-        window = torch.cat([own, row[None]])
+    ring, kernel = past.shape[1], weight.shape[1]
+    for row, target, (slot, position) in zip(x, out, _places(rows, past.shape[0]), strict=True):
         total = torch.zeros_like(row)
-        for j in range(weight.shape[1]):
-            total += weight[:, j] * window[j * dilation]
+        for j in range(kernel):
+            back = (kernel - 1 - j) * dilation
+            if back <= position:
+                total += weight[:, j] * (past[slot, (position - back) % ring] if back else row)
         target.copy_(torch.nn.functional.silu(total) if silu else total)
-        own.copy_(window[1:])
+        if ring:
+            past[slot, position % ring] = row
 
 
-def delta_rule(inputs: tuple[Tensor, Tensor, Tensor], delta: DeltaRule, state: Tensor, rows: Rows, out: Tensor) -> None:
-    """See Ops.delta_rule; `inputs`: qkv, a, b."""
-    keys, values = delta.key_heads * delta.key_width, delta.value_heads * delta.value_width
-    order = _key_head_of(delta)
-    decay, bias = tensor(delta.decay), tensor(delta.dt_bias)
-    for row, (slot, begins) in enumerate(_places(rows, state.shape[0])):
-        qkv, a, b = (part[row].clone() for part in inputs)
-        q, k, v = qkv.split([keys, keys, values])
-        q, k = (_unit(part.reshape(delta.key_heads, delta.key_width))[order] for part in (q, k))
-        if begins:
-            state[slot].zero_()
-        forget = torch.exp(decay * torch.nn.functional.softplus(a + bias))
-        v = v.reshape(delta.value_heads, delta.value_width)
-        out[row] = _advance(state[slot], (q * delta.key_width**-0.5, k, v), forget, torch.sigmoid(b))
+def delta_rule(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    delta: DeltaRule,
+    state: Tensor,
+    rows: Rows,
+    out: Tensor,
+    pending: Tensor,
+) -> None:
+    """See Ops.delta_rule; `inputs`: qkv, a, b; a pending row is its k, v, a, b one after the other."""
+    keys = delta.key_heads * delta.key_width
+    lines = torch.cat([inputs[0][:, keys:], *inputs[1:]], 1)
+    queries = inputs[0][:, :keys]
+    for run in _runs(rows, state.shape[0], pending.shape[1]):
+        own = state[run.slot]
+        if run.position == 0:
+            own.zero_()
+        for i in range(run.fold):
+            _take_up(own, None, pending[run.slot, i], delta)
+        for i in range(run.count):
+            if i == run.keep:
+                own = own.clone()  # drafts go on by themselves
+            row = run.row + i
+            out[row] = _take_up(own, queries[row], lines[row], delta)
+        if run.keep < run.count:
+            pending[run.slot, : run.count - run.keep] = lines[run.row + run.keep : run.row + run.count]
+
+
+def _take_up(matrices: Tensor, query: Tensor | None, line: Tensor, delta: DeltaRule) -> Tensor:
+    """One row: matrices [Hv, Dk, Dv] in place; query [Hk Dk] or None, line: k, v, a, b -> [Hv, Dv]."""
+    heads, keys, values = delta.value_heads, delta.key_heads * delta.key_width, delta.value_heads * delta.value_width
+    k, v, a, b = (part.clone() for part in line.split([keys, values, heads, heads]))
+    q = k if query is None else query.clone()
+    q, k = (_unit(part.reshape(delta.key_heads, delta.key_width))[_key_head_of(delta)] for part in (q, k))
+    forget = torch.exp(tensor(delta.decay) * torch.nn.functional.softplus(a + tensor(delta.dt_bias)))
+    v = v.reshape(heads, delta.value_width)
+    return _advance(matrices, (q * delta.key_width**-0.5, k, v), forget, torch.sigmoid(b))
 
 
 def _key_head_of(delta: DeltaRule) -> Tensor:

@@ -166,12 +166,21 @@ class ReferenceOps(ReferenceStreamOps):
         )
 
     def delta_rule(
-        self, qkv: Array, a: Array, b: Array, delta: DeltaRule, state: Array, rows: Rows, out: Array
+        self,
+        qkv: Array,
+        a: Array,
+        b: Array,
+        delta: DeltaRule,
+        state: Array,
+        rows: Rows,
+        out: Array,
+        pending: Array | None = None,
     ) -> None:
         """out[R, Hv, Dv]: the gated delta rule; updates `state`. Raises ValueError on unfitting shapes."""
-        recurrent.check_rule(qkv, a, b, delta, state)
+        recurrent.check_rule((qkv, a, b), delta, state, rows, pending)
         inputs = tensor(qkv), tensor(a), tensor(b)
-        self._do(partial(recurrent.delta_rule, inputs, delta, tensor(state), rows, tensor(out)))
+        waiting = torch.empty(state.shape[0], 0, delta.pending_width) if pending is None else tensor(pending)
+        self._do(partial(recurrent.delta_rule, inputs, delta, tensor(state), rows, tensor(out), waiting))
 
     def gated_norm(self, x: Array, weight: Array, gate: Array, eps: float, activation: str, out: Array) -> None:
         """out = rms_norm(x) * weight * act(gate). Raises ValueError for an unknown activation."""

@@ -54,14 +54,13 @@ def stream_gate(key: Tensor, query: Tensor, value: Tensor, out: Tensor) -> None:
 
 def ngram_rows(ids: Tensor, ngrams: Ngrams, past: Tensor, rows: Rows, out: Tensor) -> None:
     """out i32 [R, J]: the table's rows of each token; `past` takes up the new tokens."""
-    slots = _slots(rows, past.shape[0])
+    slots, ring = _slots(rows, past.shape[0]), past.shape[1]
     for r, (token, position) in enumerate(zip(ids.tolist(), tensor(rows.positions).tolist(), strict=True)):
         slot = past[slots[r]]
-        if position == 0:
-            slot.fill_(ngrams.eos)
-        history = slot.tolist()
-        out[r] = torch.tensor(hash_token([token, *reversed(history)], ngrams), dtype=torch.int32)
-        slot.copy_(torch.tensor([*history, token][1:], dtype=torch.int32))
+        before = [position - back for back in range(1, ngrams.history + 1)]
+        history = [int(slot[p % ring]) if p >= 0 else ngrams.eos for p in before]
+        out[r] = torch.tensor(hash_token([token, *history], ngrams), dtype=torch.int32)
+        slot[position % ring] = token
 
 
 def hash_token(tokens: list[int], ngrams: Ngrams) -> list[int]:

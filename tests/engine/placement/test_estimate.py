@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from strata_engine.config import EngineConfig
+from strata_engine.config import EngineConfig, SpecConfig
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.open import open_weights
 from strata_engine.memory.layers import page_bytes, slot_bytes
@@ -30,6 +30,8 @@ def test_cache_bytes_are_those_of_the_model(checkpoints, family, kv_type):
     priced = estimate(source, dataclasses.replace(CONFIG, kv_type=kv_type), PLENTY)
     layers = load_model(source, ReferenceOps()).model.memory()
     assert priced.state_bytes == 4 * slot_bytes(layers)
+    with_drafts = estimate(source, dataclasses.replace(CONFIG, spec=SpecConfig("ngram", n_max=5)), PLENTY)
+    assert with_drafts.state_bytes == 4 * slot_bytes(layers, 5)
     assert priced.kv_token_bytes * 32 == page_bytes(layers, 32, kv_type)
     assert priced.kv_bytes == priced.pool_tokens * priced.kv_token_bytes
     assert priced.train_context_tokens == find_model(source).configure(source).train_context_tokens

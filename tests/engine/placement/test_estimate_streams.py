@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_engine.config import EngineConfig
+from strata_engine.config import EngineConfig, SpecConfig
 from strata_engine.errors import UsageError
 from strata_engine.formats.open import open_weights
 from strata_engine.memory.layers import page_bytes, slot_bytes
@@ -58,6 +58,7 @@ def test_index_keys_and_states_cost_what_the_memory_takes(path):
         priced = price(path, kv_type=kv_type)
         assert priced.kv_token_bytes * 32 == page_bytes(layers, 32, kv_type)
         assert priced.state_bytes == 4 * slot_bytes(layers)
+    assert price(path, spec=SpecConfig("ngram", n_max=5)).state_bytes == 4 * slot_bytes(layers, 5)
 
 
 def test_the_workspace_has_room_for_the_streams(path):
