@@ -148,7 +148,8 @@ def open_dflash(context: DraftContext) -> DFlashDrafter:
                 f"--spec-n-max {spec.n_max}: the drafter's block of {config.block} rows guesses {config.drafts} tokens"
             )
             raise UsageError(text, hint="a block longer than the trained one ruins the guesses")
-        net = load_dflash(source, config, context.model, context.ops, context.config.mmap)
+        options = context.config
+        net = load_dflash(source, config, context.model, context.ops, options.mmap, options.quantize_rest)
         if (context.draft / MASK_ROW).exists():
             net = replace(net, notes=(*net.notes, f"{MASK_ROW} is not read; masks take their row of the model's table"))
     except BaseException:

@@ -179,8 +179,13 @@ def _layer_tensors(config: DFlashConfig, n: int, names: Mapping[str, Any]) -> li
     ]
 
 
-def load_dflash(source: WeightSource, config: DFlashConfig, target: Any, ops: Ops, mmap: bool = True) -> DFlash:
-    """A drafter for a loaded target (a Model with `ends`). Raises CorruptFile, UsageError naming what does not fit."""
+def load_dflash(
+    source: WeightSource, config: DFlashConfig, target: Any, ops: Ops, mmap: bool = True, rest: str = "none"
+) -> DFlash:
+    """A drafter for a loaded target (a Model with `ends`). `rest`: as load_model's.
+
+    Raises CorruptFile, UsageError naming what does not fit.
+    """
     check_target(config, target.config)
     if is_second(source) and config.second is None:
         raise CorruptFile(
@@ -191,7 +196,7 @@ def load_dflash(source: WeightSource, config: DFlashConfig, target: Any, ops: Op
     if config.second is None and any("candidate_selector" in name or "_conv." in name for name in shown.tensors()):
         text = f"{config.where}: the tensors are those of DFlash2, config.json is that of DFlash"
         raise UsageError(text, hint="take the config.json that belongs to the weights")
-    store, _ = read_tensors(shown, dflash_tensors(config, shown.tensors()), ops, mmap)
+    store, _ = read_tensors(shown, dflash_tensors(config, shown.tensors()), ops, mmap, rest=rest)
     notes = _check_unused(config, store.unused)
     weights, vectors = store.weights, store.vectors
     (table, head), rotary = target.ends, make_rotary(config.rope)
