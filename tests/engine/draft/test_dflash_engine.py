@@ -71,3 +71,27 @@ def test_more_guesses_than_the_block_has_are_refused(checkpoints, tmp_path):
     draft = save_drafter(tmp_path / "draft")
     with pytest.raises(UsageError, match=r"--spec-n-max 6.*guesses 5 tokens"):
         tiny_engine(checkpoints["qwen3"], spec=SpecConfig("dflash", str(draft), n_max=6, strict=True))
+
+
+def test_after_a_prefix_hit_the_guesses_are_those_of_a_fresh_read(checkpoints, tmp_path):
+    spec = SpecConfig("dflash", str(save_drafter(tmp_path / "draft")), adaptive=False, strict=True)
+    prompt, found = prompts(9)[8], []
+    assert len(prompt) == 33  # four whole pages
+    with tiny_engine(checkpoints["qwen3"], CpuBackend(), spec=spec) as engine:
+        [drafter] = engine.parts.speculation._drafters.values()
+        propose = drafter.propose
+
+        def listened(asks):
+            given = propose(asks)
+            found.extend(
+                (len(ask.sequence.tokens), ask.sequence.hold.shared, one.tokens)
+                for ask, one in zip(asks, given, strict=True)
+            )
+            return given
+
+        drafter.propose = listened
+        first, second = (run_all(engine, [prompt]) for _ in range(2))
+    assert first == second
+    half = len(found) // 2
+    assert {shared for _, shared, _ in found[:half]} == {0} and {shared for _, shared, _ in found[half:]} == {32}
+    assert [(n, tokens) for n, _, tokens in found[:half]] == [(n, tokens) for n, _, tokens in found[half:]]
