@@ -9,6 +9,7 @@ from collections.abc import Callable
 from strata_cli.repl import parameters
 from strata_cli.repl.chat import Chat
 from strata_cli.repl.render import stats_lines
+from strata_cli.speculation import drafter_lines
 from strata_engine.errors import UsageError
 from strata_engine.units import format_bytes
 
@@ -49,6 +50,8 @@ def _info(chat: Chat) -> None:
         ("can do", ", ".join(m.capabilities) or "text"),
     ]
     chat.output.table((), rows)
+    for line in drafter_lines(chat.service.report(m.name).speculation):
+        chat.output.line(line)
 
 
 def _params(chat: Chat) -> None:

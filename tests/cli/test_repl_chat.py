@@ -381,6 +381,8 @@ def test_drafts_can_be_switched_off_and_on(desk, tmp_path):
     d.service.speculation = {"drafters": {"mtp": {"most": 3}}}
     d.say("a", "/set spec none", "b", "/save s", "/set spec mtp", "c", "/set spec none", "/set spec", "d")
     assert [params.speculate for params in d.service.params] == [True, False, True, True]
+    d.say("/show info")
+    assert "drafter mtp: no weights, up to 3 drafts a step" in d.out.getvalue()
     d.say("/set spec ngram")
     assert "/set spec ngram: not loaded" in d.err.getvalue()
     d.say("/load s")  # a session does not hold it: it belongs to how the model was loaded
