@@ -41,8 +41,8 @@ def check_spec(spec: SpecConfig) -> None:
         raise UsageError(text, hint=f"--spec auto, {', '.join(_WITH_WEIGHTS)}")
 
 
-def open_drafters(context: DraftContext, recurrent: bool = False) -> Drafting:
-    """The drafters of `context.config.spec`. `recurrent`: the target keeps states, which drafts cannot leave yet.
+def open_drafters(context: DraftContext) -> Drafting:
+    """The drafters of `context.config.spec`.
 
     Raises what opening raises when the config is strict; otherwise that becomes a notice, and decoding is plain.
     """
@@ -50,8 +50,6 @@ def open_drafters(context: DraftContext, recurrent: bool = False) -> Drafting:
     if spec.method == "none":
         return Drafting()
     try:
-        if recurrent:
-            raise UsageError(f"models with recurrent layers ({context.model.config.architecture}) run without drafts")
         found, notices = _open(context, spec)
     except LlmrunError as error:
         if spec.strict:

@@ -170,8 +170,7 @@ def _open(
 def _drafting(config: EngineConfig, source: WeightSource, loaded: Loaded, ops: Ops, rules: TextRules) -> Drafting:
     """The drafters asked for. Raises what opening them raises, when the config is strict."""
     path = None if config.spec.draft is None else Path(config.spec.draft)
-    recurrent = any(layer is not None and layer.slot_bytes for layer in loaded.model.memory())
-    return open_drafters(DraftContext(loaded.model, source, ops, config, rules, path), recurrent)
+    return open_drafters(DraftContext(loaded.model, source, ops, config, rules, path))
 
 
 def _share(memory: Memory, priced: Estimate) -> Choice:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata_backends.cpu import CpuBackend
-from strata_engine.chat import ChatRequest, Message
+from strata_engine.chat import ChatRequest, Message, TokenRequest
 from strata_engine.config import EngineConfig, SpecConfig
 from strata_engine.draft.base import DraftContext
 from strata_engine.draft.dflash import DFlashDrafter, open_dflash
@@ -19,7 +19,7 @@ from strata_engine.runtime.engine import Engine
 from strata_engine.runtime.prompt import Limits, make_prompt
 from strata_kernels.native import NativeOps
 from tests.support.drafting import Stage
-from tests.support.engines import ids_of, model_files
+from tests.support.engines import finish_of, ids_of, model_files
 from tests.support.toy.evaluate import GREEDY, held_out_problems
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -88,3 +88,18 @@ def test_the_wrong_layout_is_noticed(asked, tmp_path):
     stage.propose(3, sequence)
     [note] = drafter.report()["notes"]
     assert "taken as B (config.json)" in note and '"sample_from_anchor": false' in note
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_an_engine_with_it_gives_the_same_answers_in_fewer_steps(asked, sequences):
+    spec = SpecConfig("dflash", str(DRAFT), adaptive=False, strict=True)
+    config = EngineConfig(context_tokens=512, max_sequences=sequences, spec=spec)
+    with Engine.open(model_files(TOY), config, CpuBackend()) as engine:
+        streams = [engine.submit(TokenRequest(ids=tuple(ids)), GREEDY) for ids, _ in asked]
+        answers = [list(stream) for stream in streams]
+        assert [ids_of(events) for events in answers] == [answer for _, answer in asked]
+        drafts = [finish_of(events).drafts for events in answers]
+        engine.check()
+    lengths = [d.lengths(len(answer))[0] for d, (_, answer) in zip(drafts, asked, strict=True) if d is not None]
+    print(f"(n-1)/N {sum(lengths) / len(lengths):.2f} of at most 7")
+    assert len(lengths) == len(asked) and sum(lengths) / len(lengths) >= 3
