@@ -17,6 +17,8 @@ from strata_engine.core.pictures import Sight
 from strata_engine.core.sequence import NO_SLOT
 from strata_kernels.ops import Array, Ops, Rows
 
+FEW_ROWS = 8  # an anchor and its drafts: plain integers beat arrays of so few
+
 
 @dataclass(frozen=True)
 class Span:
@@ -180,11 +182,13 @@ class BatchBuffers:
         if self._drafts_of_states:
             self._np_keep[number] = count if span.keep is None else span.keep
             self._np_fold[number] = span.fold
-        if count == 1:  # a decode row: plain integers beat arrays of one
-            self._np_ids[row] = span.ids[0]
-            self._np_positions[row] = span.start
-            self._np_sequences[row] = number
-            self._np_slots[row] = span.pages[span.start // size] * size + span.start % size
+        if count <= FEW_ROWS:
+            for at, token in enumerate(span.ids):
+                position = span.start + at
+                self._np_ids[row + at] = token
+                self._np_positions[row + at] = position
+                self._np_sequences[row + at] = number
+                self._np_slots[row + at] = span.pages[position // size] * size + position % size
             return
         end = row + count
         positions = np.arange(span.start, span.start + count, dtype=np.int32)
