@@ -18,7 +18,6 @@ from strata_engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from strata_engine.config import EngineConfig
-    from strata_engine.formats.base import WeightSource
     from strata_engine.registry.entries import Entry, Variant
     from strata_engine.registry.files import ModelFiles
 
@@ -125,8 +124,7 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
     try:
         architecture = architecture_of(source)
         supported = architecture in (GGUF if source.kind == "gguf" else HUGGING_FACE)
-        drafter = _drafter_bytes(source, config)
-        priced = estimate(source, replace(config, context_tokens=asked), max(0, room.usable_bytes - drafter))
+        priced = estimate(source, replace(config, context_tokens=asked), room.usable_bytes)
     finally:
         source.close()
     return {
@@ -135,35 +133,20 @@ def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str
         "architecture": architecture,
         "supported": supported,
         "fits": priced.fits and supported,
-        "weights_bytes": priced.weights_bytes,
+        "weights_bytes": priced.weights_bytes - priced.drafter_bytes,
         "kv_bytes": priced.kv_bytes,
         "kv_token_bytes": priced.kv_token_bytes,
         "state_bytes": priced.state_bytes,
         "disk_bytes": priced.disk_bytes,
         "workspace_bytes": priced.workspace_bytes,
-        "drafter_bytes": drafter,
-        "total_bytes": priced.total_bytes + drafter,
+        "drafter_bytes": priced.drafter_bytes,
+        "total_bytes": priced.total_bytes,
         "context_tokens": priced.context_tokens,
         "context_why": priced.context_why,
         "largest_context_tokens": priced.largest_context_tokens,
         "train_context_tokens": priced.train_context_tokens,
         "pool_tokens": priced.pool_tokens,
     }
-
-
-def _drafter_bytes(source: WeightSource, config: EngineConfig) -> int:
-    """Weights of what drafts: the model's own head, or files of its own."""
-    from pathlib import Path
-
-    from strata_engine.placement.states import is_draft
-
-    spec = config.spec
-    own = spec.method in ("mtp", "auto")
-    found = sum(meta.nbytes for name, meta in source.tensors().items() if own and is_draft(source, name))
-    if spec.draft is None:
-        return found
-    path = Path(spec.draft)
-    return found + sum(file.stat().st_size for file in (path.glob("*.safetensors") if path.is_dir() else [path]))
 
 
 def _from_catalog(entry: Entry, variant: Variant, room: Room) -> dict[str, Any]:
@@ -216,7 +199,13 @@ def _print(app: App, report: dict[str, Any]) -> None:
             rows.append(["recurrent states", format_bytes(report["state_bytes"]), "one for each sequence at once"])
         rows.append(["workspace", format_bytes(report["workspace_bytes"]), ""])
         if report["drafter_bytes"]:
-            rows.append(["drafter", format_bytes(report["drafter_bytes"]), "weights alone"])
+            rows.append(
+                [
+                    "drafter",
+                    format_bytes(report["drafter_bytes"]),
+                    "its weights; its keys and values are counted with the model's",
+                ]
+            )
         if report["disk_bytes"]:
             rows.append(["stays on disk", format_bytes(report["disk_bytes"]), "n-gram table, not in the total"])
     note = "" if report["basis"] == "files" else "by the catalog, with a context of 8192 tokens; not downloaded"

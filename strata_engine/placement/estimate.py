@@ -1,7 +1,7 @@
 """Bytes a model needs before anything is allocated, from the file headers alone. No torch.
 
 weights     every matrix in the layout of its kernels, all else as stored; a tied embedding counts twice (rows to look
-            up in the file, and the packed head)
+            up in the file, and the packed head); those of a drafter as stored
 kv          keys and values of the cache: tokens x layers x kv rows x bytes of the type, the scales of int8, index keys
 state       what recurrent layers and n-gram tables keep of each sequence, whatever its length
 disk        n-gram tables, which stay in their files: not part of the sum
@@ -24,6 +24,7 @@ from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import FORMATS
 from strata_engine.formats.quant.logical import HeldView
+from strata_engine.placement.drafters import drafter_use
 from strata_engine.placement.mixture import ExpertUse, expert_use
 from strata_engine.placement.sight import is_sight_table, sight_bytes
 from strata_engine.placement.states import held_shape, is_draft, shared_row, state_use
@@ -60,6 +61,7 @@ class Estimate:
     context_why: str
     state_bytes: int = 0
     disk_bytes: int = 0
+    drafter_bytes: int = 0  # of the weights
 
     @property
     def total_bytes(self) -> int:
@@ -98,8 +100,10 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     shape = _shape(HeldView(source, _requantiser(config.quantize_rest)), packed=config.kernels != "reference")
     if shape.streams.indexed:
         require_unscaled(config.kv_type)
+    drafter = drafter_use(source, config.spec)
     weights = shape.weights_bytes + (4 * shape.elements if config.kernels == "reference" else 0)
-    rows = shape.kv_rows // 2
+    weights += drafter.weights_bytes
+    rows = (shape.kv_rows + drafter.kv_rows) // 2
     token = kv_token_bytes(config.kv_type, rows, rows // _head_width(source) if scaled else 0)
     token += shape.streams.token_bytes
     looked = sight_bytes(source, config.context_tokens or shape.train_context_tokens)
@@ -122,6 +126,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
         context_why=why,
         state_bytes=states,
         disk_bytes=disk_bytes(source),
+        drafter_bytes=drafter.weights_bytes,
     )
 
 

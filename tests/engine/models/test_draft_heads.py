@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +11,21 @@ import pytest
 import torch
 from transformers.cache_utils import MtpCache
 
+from strata_engine.config import SpecConfig
 from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
 from strata_engine.core.sequence import Hold
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.open import open_weights
+from strata_engine.memory.layers import page_bytes
 from strata_engine.memory.memory import Memory
 from strata_engine.models.load import load_model
 from strata_engine.models.mtp import DraftHead, load_draft
 from strata_engine.placement.estimate import EngineConfig, estimate
+from strata_engine.placement.states import is_draft
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_hybrid import ARCHITECTURES, draft_head, gguf_metadata, gguf_tensors
-from tests.support.tiny_models import MemorySource, memory_source, tiny_model
+from tests.support.tiny_models import MemorySource, memory_source, save_tiny, tiny_model
 
 IDS = random.Random(9).choices(range(128), k=30)
 
@@ -104,6 +108,33 @@ def test_plain_loading_and_the_estimate_leave_the_draft_head_out(case, tmp_path,
     assert load_model(source, ReferenceOps()).parameters == load_model(without, ReferenceOps()).parameters
     priced, plain = estimate(source, config, 8 << 30), estimate(without, config, 8 << 30)
     assert priced == plain
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+def test_the_estimate_counts_the_head_that_is_asked_for(case, tmp_path, kind, kv_type):
+    source, config = case.source(kind, tmp_path), EngineConfig(max_sequences=2, batch_rows=64, kv_type=kv_type)
+    priced, plain = (estimate(source, replace(config, spec=SpecConfig(m)), 8 << 30) for m in ("mtp", "none"))
+    ops = ReferenceOps()
+    model = load_model(source, ops).model
+    head = load_draft(source, model, ops)
+    assert head is not None
+    assert priced.kv_token_bytes == page_bytes([*model.memory(), head.memory()], 1, kv_type)
+    stored = [meta.nbytes for name, meta in source.tensors().items() if is_draft(source, name)]
+    assert priced.drafter_bytes == sum(stored) == priced.weights_bytes - plain.weights_bytes > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_the_estimate_counts_a_small_model_that_drafts(family, tmp_path):
+    path, other = save_tiny(tiny_model("qwen3"), tmp_path / "small"), tiny_model(family)
+    config = EngineConfig(max_sequences=2, batch_rows=64, spec=SpecConfig("draft", str(path)))
+    plain = estimate(memory_source(other), replace(config, spec=SpecConfig()), 8 << 30)
+    priced = estimate(memory_source(other), config, 8 << 30)
+    layers = load_model(open_weights(path), ReferenceOps()).model.memory()
+    assert priced.kv_token_bytes == plain.kv_token_bytes + page_bytes(layers, 1, config.kv_type)
+    assert 0 < priced.drafter_bytes < (path / "model.safetensors").stat().st_size
+    gone = replace(config, spec=SpecConfig("draft", str(tmp_path / "nothing")))
+    assert estimate(memory_source(other), gone, 8 << 30).drafter_bytes == 0
 
 
 def test_a_checkpoint_without_a_draft_head_gives_none():
