@@ -21,7 +21,7 @@ class Hold:
     `fold`: how many of the last tokens a recurrent state has not taken up yet: their rows were drafts when they ran.
     `drafted`: tokens whose rows in a drafter's own layers are valid; the drafter writes it.
     The first `shared` tokens came from the prefix cache. `marks`: token counts after which a copy of the state is
-    wanted, so that a prompt is cut there; `copied`: the last one it was made after.
+    wanted, so that a prompt is cut there; `copied`: the last one it was made after. `entered`: tokens the cache has.
     """
 
     pages: array[int] = field(default_factory=lambda: array("i"))
@@ -32,6 +32,7 @@ class Hold:
     shared: int = 0
     marks: tuple[int, ...] = ()
     copied: int = 0
+    entered: int = 0
 
 
 @dataclass(eq=False)

@@ -142,15 +142,34 @@ class Memory:
         if self.recurrent and not self.slots.free:
             return False
         prefixes.share(hold, found)
-        hold.drafted = found.drafted
         if not self.reserve(hold, tokens - hold.tokens):
             raise CacheCorrupt(f"{self.pool.free} pages are free, but room for {tokens} tokens was not found")
         prefixes.load(hold, found)
-        if not sequence.preemptions:
-            prefixes.counts.asked_tokens += sequence.prompt_tokens
-            prefixes.counts.found_tokens += hold.tokens
-            sequence.cached_tokens = hold.tokens
+        prefixes.count(sequence, sequence.prompt_tokens)
         return True
+
+    def catch_up(self, sequence: Sequence) -> None:
+        """Share what became known since a sequence was admitted, unless rows of its own have run."""
+        hold, prefixes = sequence.hold, self.prefixes
+        if prefixes is None or hold.tokens != hold.shared:
+            return
+        found = prefixes.find(sequence)
+        if len(found.path) * self.page_tokens > hold.tokens:
+            prefixes.share(hold, found)
+            prefixes.load(hold, found)
+            prefixes.count(sequence)
+
+    def awaits(self, sequence: Sequence, other: Sequence) -> bool:
+        """Is a prompt not begun, and does it pay to let `other` read the common part of both first?"""
+        hold, prefixes = sequence.hold, self.prefixes
+        return prefixes is not None and hold.tokens == hold.shared and prefixes.worth_waiting(sequence, other)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Let others share the prompt of a sequence that has read it and goes on. Does something once."""
+        hold = sequence.hold
+        if self.prefixes is not None and sequence.generated and hold.entered < sequence.prompt_tokens:
+            self.prefixes.enter(sequence)
+            hold.entered = hold.tokens
 
     def commit(self, hold: Hold, tokens: int, keep: int | None = None) -> None:
         """The next `tokens` tokens are written, and count. Rows after them were drafts that do not stand.
@@ -202,7 +221,7 @@ class Memory:
         if hold.slot != NO_SLOT:
             self.slots.give([hold.slot])
             hold.slot = NO_SLOT
-        hold.tokens = hold.fold = hold.drafted = hold.shared = hold.copied = 0
+        hold.tokens = hold.fold = hold.drafted = hold.shared = hold.copied = hold.entered = 0
         hold.marks = ()
 
     def clear(self, sequence: Sequence) -> None:

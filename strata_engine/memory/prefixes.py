@@ -98,7 +98,26 @@ class Prefixes:
             else:
                 hold.pages.append(page)
         hold.tokens = hold.shared = len(pages) * self.page_tokens
-        hold.marks = found.marks
+        hold.marks, hold.drafted = found.marks, found.drafted
+
+    def count(self, sequence: TokenSequence, asked: int = 0) -> None:
+        """A sequence shares what its hold says; one that was preempted counts once. `asked`: tokens looked up."""
+        if not sequence.preemptions:
+            self.counts.asked_tokens += asked
+            self.counts.found_tokens += sequence.hold.shared - sequence.cached_tokens
+            sequence.cached_tokens = sequence.hold.shared
+
+    def worth_waiting(self, sequence: TokenSequence, other: TokenSequence) -> bool:
+        """Do both begin with the same pages, enough of them to wait until `other`, which reads its prompt, is through?
+
+        With a state these must go on to where a copy of it will be made.
+        """
+        pages = sequence.hold.shared // self.page_tokens + LEAST_PAGES
+        if self.snapshots is not None:
+            pages = max(pages, max(other.hold.marks, default=len(sequence.tokens)) // self.page_tokens)
+        if pages * self.page_tokens >= min(len(sequence.tokens), len(other.tokens)):
+            return False
+        return page_keys(sequence, self.page_tokens, pages) == page_keys(other, self.page_tokens, pages)
 
     def load(self, hold: Hold, found: Found) -> None:
         """Put the state of a shared prefix into the hold's slot."""

@@ -153,20 +153,34 @@ class Scheduler:
         """Choose the rows of the next step; their pages are reserved. None when there is nothing to run."""
         self._preempted = []
         pieces, impossible = self._decode_pieces()
+        if len(pieces) < len(self._running) or self._waiting:
+            for piece in pieces:
+                self._memory.enter(piece.sequence)
         left = self.limits.batch_rows - len(pieces)
         self._admit(left)
         if self._waiting and not self._running:  # the whole cache is free and still too small for the first in line
             impossible.append(self._waiting[0])
             self.finish(self._waiting[0])
-        decoding = {piece.sequence.id for piece in pieces}
-        for sequence in self._running:
-            if left > 0 and sequence.id not in decoding:
-                count = self._memory.until(sequence.hold, min(left, sequence.pending))
-                pieces.append(Piece(sequence, count, count == sequence.pending))
-                left -= count
+        pieces += self._prompt_pieces(left, {piece.sequence.id for piece in pieces})
         if not pieces and not impossible:
             return None
         return Work(tuple(pieces), tuple(impossible), tuple(self._preempted))
+
+    def _prompt_pieces(self, left: int, decoding: Collection[str]) -> list[Piece]:
+        """Chunks of prompts in order, up to `left` rows. A prompt waits for one before it that begins alike."""
+        pieces: list[Piece] = []
+        reading: list[Sequence] = []
+        for sequence in self._running:
+            if sequence.id in decoding or not left:
+                continue
+            self._memory.catch_up(sequence)
+            if any(self._memory.awaits(sequence, other) for other in reading):
+                continue
+            reading.append(sequence)
+            count = self._memory.until(sequence.hold, min(left, sequence.pending))
+            pieces.append(Piece(sequence, count, count == sequence.pending))
+            left -= count
+        return pieces
 
     def _decode_pieces(self) -> tuple[list[Piece], list[Sequence]]:
         pieces: list[Piece] = []

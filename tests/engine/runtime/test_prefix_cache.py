@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,24 @@ def test_turns_of_a_conversation_read_only_what_is_new(saved):
             history += [*ids_of(events), 7, 9]
         assert cached[0] == 0 and 40 <= cached[1] <= cached[2] <= 88
         assert cached[1] % PAGE == 0
+
+
+def test_prompts_that_begin_alike_at_once_are_read_once(saved):
+    common = random.Random(7).choices(range(3, 120), k=100)
+    asked = [common, [*common[:90], 5, 6], common]
+    with opened(saved, prefix_cache=False) as without:
+        wanted = [told(ask(without, p)) for p in asked]
+    gate = threading.Event()
+    with opened(saved) as engine:
+        # while the first prompt's event is held back all others arrive, so that they are admitted together
+        held = engine.submit(ids_request(1, 2, 3), GREEDY, sink=lambda event: gate.wait(30) and None)
+        streams = [engine.submit(ids_request(*p), GREEDY) for p in asked]
+        gate.set()
+        assert [told(list(stream)) for stream in streams] == wanted
+        list(held)
+        engine.check()
+        found = engine.load_numbers().prefix_hit_tokens_total
+        assert found >= (80 if engine.parts.memory.recurrent else 160)
 
 
 def test_pages_run_out_and_sequences_are_preempted_and_answers_stay(saved):
