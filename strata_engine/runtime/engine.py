@@ -225,6 +225,9 @@ class Engine:
             rows = sum(piece.rows for piece in pieces)
             features, known = self.parts.executor.features(rows), self.parts.executor.recorded == recorded
             self._spec.settle(verdicts, features, time.perf_counter() - begun, known)
+        for verdict in verdicts:  # whoever hears of an end finds all counted
+            if verdict.finish is not None:
+                self._finish(verdict.piece, verdict.finish)
         return ran_s
 
     def _run(self, pieces: Sequence[Piece], again: bool) -> Floats:
@@ -268,10 +271,12 @@ class Engine:
             with self._wake:
                 self._scheduler.keep(piece, gone.accepted)
                 self._meters.count_accepted(gone.accepted)
-        finish = gone.finish
-        if finish is not None and not self._verified(active, finish):
-            self._end(active, lambda _: finish)
-        return Verdict(piece, gone.accepted, gone.ended, alive=finish is None)
+        return Verdict(piece, gone.accepted, gone.ended, gone.finish is None, gone.finish)
+
+    def _finish(self, piece: Piece, told: Finish) -> None:
+        active = self._active[piece.sequence.id]
+        if not self._verified(active, told):
+            self._end(active, lambda _: told)
 
     def _verified(self, active: Active, told: Finish) -> bool:
         """Run an answer again without drafts, where that is asked for; its Finish waits."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
-from strata_engine.core.steps import Steps
+from strata_engine.core.steps import KEPT_STEPS, Steps
 from strata_engine.draft.base import Features, Wants
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
@@ -43,7 +43,8 @@ class Executor:
         self._taps = ops.zeros(limits.rows, wide) if wants.taps else None
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits)
-        self._steps = Steps(ops, self._record)
+        # with drafts there is a shape for every number of them
+        self._steps = Steps(ops, self._record, KEPT_STEPS + limits.logit_rows)
 
     @property
     def ops(self) -> Ops:

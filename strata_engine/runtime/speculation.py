@@ -15,7 +15,7 @@ import numpy as np
 
 from strata_engine.draft.base import Ask, Drafter, Features, Proposal, Seen, Wants
 from strata_engine.draft.plan import Control, Load, Plan, Round
-from strata_engine.events import Notice
+from strata_engine.events import Finish, Notice
 from strata_engine.runtime.attempt import attempt
 from strata_engine.runtime.scheduler import Piece
 from strata_engine.runtime.spec_meters import SpecMeter
@@ -27,12 +27,13 @@ MakeRoom = Callable[[Sequence[Piece], int, int], list[int]]  # Scheduler.make_ro
 @dataclass(frozen=True)
 class Verdict:
     """What became of a piece: drafts that stand, whether the next one was not refused but not wanted any more, whether
-    its sequence goes on."""
+    its sequence goes on, and the Finish that is to be told when it does not."""
 
     piece: Piece
     accepted: int = 0
     ended: bool = False
     alive: bool = True
+    finish: Finish | None = None
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strata_backends.cpu import CpuBackend
 from strata_engine.config import SamplingParams
 from tests.support.drafters import (
+    Guess,
     TestDrafter,
     always_wrong,
     drafting_engine,
@@ -45,7 +47,7 @@ def run_all(engine, asked: Sequence[tuple[int, ...]], params: SamplingParams = P
     return [ids_of(list(stream)) for stream in streams]
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3_moe"])
+@pytest.fixture(scope="module", params=["llama", "qwen3_moe", "qwen3_5_moe"])
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answers]:
     """A checkpoint, and prompt -> answer without drafts, by native operations."""
     path = save_tiny(tiny_model(request.param), tmp_path_factory.mktemp(request.param))
@@ -76,3 +78,29 @@ def test_greedy_answers_are_those_of_plain_decoding(family, name):
         with drafting_engine(path, drafter, CpuBackend(), **config) as engine:
             assert run_all(engine, asked) == [answers[prompt] for prompt in asked]
         assert drafter.rounds > 0 and not drafter.read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cached", [True, False], ids=["prefix hits", "no prefix hits"])
+@pytest.mark.parametrize("most", [1, 3, 7, 15])
+@pytest.mark.parametrize("sequences", [1, 4, 8])
+def test_two_hundred_prompts_with_every_drafter(family, sequences, most, cached):
+    """Every prompt a second time, so that a prefix cache has something to give."""
+    path, _ = family
+    asked = prompts(200)
+    config = {"max_sequences": sequences, "threads": 1, "prefix_cache": cached}
+    with tiny_engine(path, CpuBackend(), **config) as engine:
+        answers = dict(zip(asked, run_all(engine, asked), strict=True))
+    for place in (None, *range(min(most, 8) + 1)):
+        guess = oracle(answers) if place is None else wrong_at(place, answers)
+        check_all(path, guess, most, answers, config)
+    for guess in (always_wrong(answers), erring(0.3, answers), random_guess, lookup):
+        check_all(path, guess, most, answers, config)
+
+
+def check_all(path: Path, guess: Guess, most: int, answers: Answers, config: dict[str, Any]) -> None:
+    drafter = TestDrafter(guess, most)
+    with drafting_engine(path, drafter, CpuBackend(), **config) as engine:
+        for _ in range(2 if config["prefix_cache"] else 1):
+            assert run_all(engine, list(answers)) == list(answers.values())
+    assert drafter.rounds > 0 and not drafter.read
