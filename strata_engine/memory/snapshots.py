@@ -18,8 +18,8 @@ Copy = tuple[Saved, ...]  # of each layer
 
 
 def most_copies(sequences: int) -> int:
-    """Copies kept beside the slots of so many sequences, where there is room: half as many, at least four."""
-    return max(4, sequences // 2)
+    """Copies kept beside the slots of so many sequences, where there is room: as many, at least four."""
+    return max(4, sequences)
 
 
 class Snapshots:

@@ -265,7 +265,7 @@ def test_a_growing_answer_keeps_one_copy_near_its_end():
 
 def test_copies_of_states_take_no_more_than_is_spare():
     made = Memory(STATES, 20, PAGE, "f32", max_sequences=16)
-    assert made.share_prefixes(3 * made.slot_bytes - 1) == 2 and made.share_prefixes() == 8
+    assert made.share_prefixes(3 * made.slot_bytes - 1) == 2 and made.share_prefixes() == 16
     without = Memory(STATES, 20, PAGE, "f32", max_sequences=16)
     assert without.share_prefixes(0) == 0 and without.prefixes is None
 
