@@ -56,12 +56,15 @@ class Active:
 
     def advance_all(self, logits: Floats, drafts: tuple[int, ...]) -> Advance:
         """Choose token after token of rows f32 [1 + drafts, V], as long as the next row's draft is the token chosen."""
-        for row, draft in enumerate(drafts):
-            finish = self.advance(logits[row])
-            hit = self.sequence.tokens[-1] == draft
-            if finish is not None or not hit:
-                return Advance(row, finish, ended=finish is not None and hit)
-        return Advance(len(drafts), self.advance(logits[len(drafts)]))
+        if not drafts:
+            return Advance(0, self.advance(logits[0]))
+        with self.stream.together():
+            for row, draft in enumerate(drafts):
+                finish = self.advance(logits[row])
+                hit = self.sequence.tokens[-1] == draft
+                if finish is not None or not hit:
+                    return Advance(row, finish, ended=finish is not None and hit)
+            return Advance(len(drafts), self.advance(logits[len(drafts)]))
 
     def advance(self, logits: Floats) -> Finish | None:
         """Choose the next token and tell about it; the Finish to send when the sequence ends here."""
