@@ -20,6 +20,8 @@ from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
 from strata_engine.core.steps import Steps
 from strata_kernels.ops import Array, Ops, Rows
 
+KEPT_CHAINS = 256  # rows between one and most + 1 of each sequence, times depths: 8 sequences of 4 drafts give 132
+
 
 @dataclass(frozen=True)
 class Room:
@@ -82,7 +84,7 @@ class Chain:
         self._host_states = None if self._states is None else ops.host(self._states)
         self._logits = ops.zeros(limits.sequences, link.vocab_size)
         self._later = _Later(room, ops)
-        self._steps = Steps(ops, self._record)
+        self._steps = Steps(ops, self._record, KEPT_CHAINS)
 
     @property
     def recorded(self) -> int:
