@@ -52,7 +52,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A checkpoint, and prompt -> answer without drafts, by native operations."""
     path = save_tiny(tiny_model(request.param), tmp_path_factory.mktemp(request.param))
     with tiny_engine(path, CpuBackend(), max_sequences=8, threads=1) as engine:
-        asked = prompts(48)
+        asked = prompts(32)
         return path, dict(zip(asked, run_all(engine, asked), strict=True))
 
 
@@ -73,7 +73,7 @@ def test_greedy_answers_are_those_of_plain_decoding(family, name):
     path, answers = family
     for most, sequences in ((7, 1), (3, 4), (1, 8)):
         drafter = TestDrafter(GUESSES[name](answers), most)
-        asked = list(answers)[: 6 * sequences]
+        asked = list(answers)[: 4 * sequences]
         config = {"max_sequences": sequences, "batch_rows": 24, "threads": 1}
         with drafting_engine(path, drafter, CpuBackend(), **config) as engine:
             assert run_all(engine, asked) == [answers[prompt] for prompt in asked]

@@ -130,7 +130,7 @@ def test_a_faulty_verification_has_another_law(fault):
     assert distance(law(fault, 3, 2, 3), 3, 3) > 1e-3
 
 
-VOCAB, ROUNDS = 8, 6000
+VOCAB, ROUNDS = 8, 3000
 LIMIT = 131.4  # chi-square with 63 degrees of freedom: p = 1e-6
 
 
