@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a GGUF file with a tokenizer")
     parser.add_argument("--modes", default="exact,fast", help="of: exact, fast")
-    parser.add_argument("--kv-types", default="f16", help="of: f16, bf16, f32, int8, f16/int8, int8/f16")
+    parser.add_argument("--kv-types", default="f16", help="of config.KV_TYPES: f16, int8, f16/q4, ...")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

@@ -45,9 +45,9 @@ def _sampling(name: str, *names: str, metavar: str = "N") -> Any:
     return _key(name, *names, metavar=metavar, panel=_SAMPLING)
 
 
-def _kv_side(flag: str, side: str) -> Any:
+def _kv_side(flag: str, side: str, types: str) -> Any:
     text = f"Type of the stored {side} alone, in place of --kv-type's"
-    return typer.Option(flag, metavar="f16|bf16|f32|int8", help=text, rich_help_panel=_LOAD)
+    return typer.Option(flag, metavar=types, help=text, rich_help_panel=_LOAD)
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class LoadFlags:
     parallel: Annotated[int | None, _key("parallel")] = None
     batch: Annotated[int | None, _key("batch", "--batch", "-b")] = None
     kv_type: Annotated[str | None, _key("kv_type")] = None
-    ctk: Annotated[str | None, _kv_side("--ctk", "keys")] = None
-    ctv: Annotated[str | None, _kv_side("--ctv", "values")] = None
+    ctk: Annotated[str | None, _kv_side("--ctk", "keys", "f16|bf16|f32|int8")] = None
+    ctv: Annotated[str | None, _kv_side("--ctv", "values", "f16|bf16|f32|int8|q4")] = None
     kernels: Annotated[str | None, _key("kernels")] = None
     mode: Annotated[str | None, _key("mode")] = None
     quantize_rest: Annotated[str | None, _key("quantize_rest")] = None

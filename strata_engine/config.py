@@ -16,6 +16,8 @@ KV_TYPES = {
     "int8": ("int8", "int8"),
     "f16/int8": ("f16", "int8"),
     "int8/f16": ("int8", "f16"),
+    "f16/q4": ("f16", "q4"),
+    "int8/q4": ("int8", "q4"),
 }
 
 
@@ -39,17 +41,29 @@ def kv_named(keys: str | None, values: str | None, otherwise: str) -> str:
 
 def kv_token_bytes(kv_type: str, rows: int, heads: int) -> int:
     """Bytes of a token with `rows` elements of keys and as many of values in `heads` kv heads. Raises UsageError."""
-    return sum(rows * _ELEMENT_BYTES[kind] + heads * (4 if kind == "int8" else 0) for kind in kv_pair(kv_type))
+    return sum(_side_bytes(kind, rows, heads) for kind in kv_pair(kv_type))
+
+
+def kv_scaled(kv_type: str) -> bool:
+    """Whether keys or values have scales, so that their bytes depend on the heads. Raises UsageError."""
+    return any(kind in _SCALED for kind in kv_pair(kv_type))
+
+
+def _side_bytes(kind: str, rows: int, heads: int) -> int:
+    if kind == "q4":  # blocks of 32 elements in 20 bytes, whole ones for each head
+        return heads * (-(-rows // (32 * heads)) * 20)
+    return rows * _ELEMENT_BYTES[kind] + heads * (4 if kind == "int8" else 0)
 
 
 def require_unscaled(kv_type: str) -> None:
     """Raises UsageError where keys or values have scales, which block-sparse attention does not read."""
-    if "int8" in kv_pair(kv_type):
-        listed = ", ".join(name for name, kinds in KV_TYPES.items() if "int8" not in kinds)
+    if kv_scaled(kv_type):
+        listed = ", ".join(name for name in KV_TYPES if not kv_scaled(name))
         text = f"block-sparse attention does not read keys and values of type {kv_type}"
         raise UsageError(text, hint=f"--kv-type, one of: {listed}")
 
 
+_SCALED = ("int8", "q4")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "int8": 1}
 
 
@@ -91,7 +105,7 @@ class EngineConfig:
     """How one model is loaded.
 
     context_tokens   longest sequence; None = the model's own limit, lowered to what memory allows (and reported)
-    kv_type          f16 | bf16 | f32 | int8 | f16/int8 | int8/f16   (keys/values where they differ)
+    kv_type          one of KV_TYPES: f16, int8, f16/q4, ... (keys/values where they differ)
     kernels          auto | native | reference   (reference = plain torch, f32)
     mode             exact | fast                (exact: a row's result does not depend on its batch mates)
     threads          0 = one per physical core we may use

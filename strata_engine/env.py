@@ -32,7 +32,10 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_DEVICE", "device: auto or cpu"),
     Variable("LLMRUN_PARALLEL", "sequences in one batch"),
     Variable("LLMRUN_BATCH", "most tokens in one prompt step"),
-    Variable("LLMRUN_KV_TYPE", "type of the stored keys and values: f16, bf16 or f32"),
+    Variable(
+        "LLMRUN_KV_TYPE",
+        "type of the stored keys and values: f16, bf16, f32, int8, or two such, values also q4 (int8/q4)",
+    ),
     Variable("LLMRUN_KERNELS", "operations: auto, native or reference"),
     Variable("LLMRUN_MODE", "arithmetic: exact or fast"),
     Variable("LLMRUN_PREFIX_CACHE", "0 = read every prompt from its beginning"),

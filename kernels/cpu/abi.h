@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMRUN_ABI 12
+#define LLMRUN_ABI 13
 #define LLMRUN_MAX_WEIGHTS 4  // matrices one linear op multiplies the same input with
 #define LLMRUN_OP_NUMBERS 16
 #define LLMRUN_OP_POINTERS 16
@@ -71,7 +71,8 @@ enum LlmrunCode {
   LLMRUN_ROPE_TABLE = 6,   // n: R pairs               p: positions frequencies cos sin axes|0   f: scale
                            // with axes i32 [pairs]: positions is [3, R], pair i turns by positions[axes[i]]
   LLMRUN_ROPE = 7,         // n: R H D pairs           p: x cos sin           flags: 1 = adjacent pairs
-  // Keys and values may differ in type; scales f32 [P, K, page_tokens] for I8, else 0.
+  // Keys and values may differ in type; scales f32 [P, K, page_tokens] for I8, else 0. Values may be Q4_1: a row is blocks
+  // of 32 along D, the last one filled up.
   LLMRUN_KV_STORE = 8,     // n: R K D page_tokens P key_type value_type   p: k v keys values slots key_scales value_scales
   LLMRUN_ATTENTION = 9,    // n: R H K D page_tokens P B most_pages key_type value_type      f: scale
                            // p: q keys values positions sequences pages out key_scales value_scales firsts(i32[R])|0
@@ -83,10 +84,12 @@ enum LlmrunCode {
   // Mixture of experts; S = R k slots sorted by expert, `plan` i32 [1 + 3 E], see core/experts.h.
   LLMRUN_EXPERT_ROUTE = 14,    // n: R E k             p: logits ids(i32) weights     flags: 4 = weights sum to 1
   LLMRUN_EXPERT_PLAN = 15,     // n: R k E             p: ids order(i32) place(i32) plan
-  LLMRUN_EXPERT_INPUT = 16,    // n: R k K             p: x order plan out blocks|0   flags: 2 = 16-bit activations
+  // columns i32 [E, K]: column j of an expert's matrices is column columns[e, j] of its input; 0: as they are.
+  LLMRUN_EXPERT_INPUT = 16,    // n: R k K             p: x order plan out blocks|0 columns|0   flags: 2 = 16-bit activations
   LLMRUN_EXPERT_LINEAR = 17,   // n: S K E count (N type)*   p: x blocks|0 plan (packed[E] out)*
                                // n[9]: 1 = all slots read row 0 of x                 flags: 2 = 16-bit activations
-  LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0     flags: 2 = 16-bit activations
+  LLMRUN_EXPERT_HIDDEN = 18,   // n: S I               p: gate(also out) up plan blocks|0 columns[E, I]|0   flags: 2 = 16-bit activations
+                               // (with columns the result in their order is in up)
   LLMRUN_EXPERT_COMBINE = 19,  // n: R k W             p: values place weights out    flags: 1 = add to out
   // Recurrent layers. S state slots, B sequences; p[0..2] = positions sequences (i32[R]) states (i32[B]: slot of each
   // sequence). Rows of a sequence are consecutive, and so are their positions; position 0 starts from zeros. Past inputs

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 12
+ABI = 13
 MAX_WEIGHTS = 4
 NUMBERS = 16
 POINTERS = 16

@@ -8,7 +8,7 @@ batch, the thread count or the step it is part of, with 16-bit activations (mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,13 +27,14 @@ from strata_kernels.native_delta import DeltaOps
 from strata_kernels.native_experts import ExpertLayer, ExpertRecorder
 from strata_kernels.native_streams import NativeStreamOps
 from strata_kernels.native_towers import record_gelu, record_layer_norm, record_put_rows
-from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight
+from strata_kernels.ops import Array, Experts, KvLayer, Rotary, Rows, Weight, value_row_bytes
 from strata_kernels.recorder import NativeStep, Pointer, Pool, Recorder
 from strata_kernels.workspace import Workspace, aligned
 
 LAYOUT = "groups of 16"
 _FLOATS = binding.FLOAT_ACTIVATIONS
 _CACHE_TYPES = {"f32": TYPES["F32"], "f16": TYPES["F16"], "bf16": TYPES["BF16"], "i8": binding.I8}
+_VALUE_TYPES = {**_CACHE_TYPES, "u8": TYPES["Q4_1"]}
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 _PIECE_BYTES = 8 << 20  # of a mapped file, packed before its pages are forgotten
@@ -130,13 +131,36 @@ class NativeOps(DeltaOps, NativeStreamOps):
         for first in range(0, rows, step):
             count = min(step, rows - first)
             source = data.start + first * row_bytes
-            pointers = (source, arrays.address(out) + first // _GROUP * group_bytes, _codebook(weight.type))
-            Recorder(self._pool).emit(binding.PACK, (count, cols, code), pointers)
+            target = arrays.address(out) + first // _GROUP * group_bytes
+            self._pack_rows(weight.type, (count, cols, code), source, target)
             if forget:
                 self._functions.llmrun_drop_mapped(source, count * row_bytes)
         if forget and step < rows:  # the pages that two pieces share
             self._functions.llmrun_drop_mapped(data.start, data.end - data.start)
         return replace(weight, data=out, layout=LAYOUT)
+
+    def pack_pieces(self, weight_type: str, rows: int, cols: int, pieces: Iterable[Array]) -> Weight:
+        """Like `pack` for a matrix whose rows come in runs, u8 [some rows, bytes of a row]: only one is held at a time.
+
+        Raises what `pack` does; ValueError when the runs are not multiples of 16 rows (but the last) that make `rows`.
+        """
+        out, packed_bytes, first = None, self._functions.llmrun_packed_bytes, 0
+        for piece in pieces:
+            count = piece.shape[0]
+            code, data = self._check_weight(Weight(weight_type, count, cols, piece))
+            if out is None:
+                out = self._arena_bytes(packed_bytes(code, rows, cols))
+            if first % _GROUP or first + count > rows:
+                raise ValueError(f"rows {first}..{first + count} of {rows} do not begin or end where rows are packed")
+            target = arrays.address(out) + packed_bytes(code, first, cols) if first else arrays.address(out)
+            self._pack_rows(weight_type, (count, cols, code), data.start, target)
+            first += count
+        if out is None or first != rows:
+            raise ValueError(f"{first} of {rows} rows were there to pack")
+        return Weight(weight_type, rows, cols, out, layout=LAYOUT)
+
+    def _pack_rows(self, weight_type: str, numbers: tuple[int, int, int], source: int, target: int) -> None:
+        Recorder(self._pool).emit(binding.PACK, numbers, (source, target, _codebook(weight_type)))
 
     def _check_weight(self, weight: Weight) -> tuple[int, Seen]:
         code = TYPES.get(weight.type)
@@ -488,14 +512,19 @@ class _Cached:
 def _check_cache(cache: KvLayer, kv_heads: int, width: int) -> tuple[_Cached, _Cached]:
     """Keys, values."""
     keys = _checked_side("keys", cache.keys, cache.key_scales, (None, kv_heads, None, width))
-    return keys, _checked_side("values", cache.values, cache.value_scales, keys.data.shape)
+    stored = value_row_bytes(width) if arrays.type_name(cache.values) == "u8" else width
+    shape = (*keys.data.shape[:3], stored)
+    return keys, _checked_side("values", cache.values, cache.value_scales, shape, _VALUE_TYPES)
 
 
-def _checked_side(name: str, array: Array, scales: Array | None, shape: tuple[int | None, ...]) -> _Cached:
+def _checked_side(
+    name: str, array: Array, scales: Array | None, shape: tuple[int | None, ...], types: dict[str, int] = _CACHE_TYPES
+) -> _Cached:
     kind = arrays.type_name(array)
-    code = _CACHE_TYPES.get(kind)
+    code = types.get(kind)
     if code is None:
-        raise TypeError(f"cache: {name} must be f16, bf16, f32 or i8, not {getattr(array, 'dtype', kind)}")
+        wanted = ", ".join(types)
+        raise TypeError(f"cache: {name} must be one of {wanted}, not {getattr(array, 'dtype', kind)}")
     data = dense(array, f"cache {name}", shape, kind)
     if data.count == 0:
         raise ValueError(f"cache: no room in shape {list(data.shape)}")

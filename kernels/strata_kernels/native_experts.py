@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from strata_kernels import binding
 from strata_kernels.arrays import Seen, address, see
 from strata_kernels.binding import TYPES
@@ -30,6 +32,7 @@ class _Table:
 
     addresses: ctypes.Array[ctypes.c_void_p]
     packed: tuple[Weight, ...]
+    columns: Seen | None  # i32 [E, cols]: their order, of each expert its own; None: as they are
 
     @property
     def weight(self) -> Weight:
@@ -88,12 +91,14 @@ class ExpertRecorder:
         slots = self._route(logits, layer.source)
         # the gathered rows are not needed any more when the experts' results come
         gathered, gate, up = take(rows * k, width), take(rows * k, inner), take(rows * k, inner)
-        source, blocks, flags = self._input(x, slots, k, gathered, (layer.gate.weight, layer.up.weight))
+        source, blocks, flags = self._input(x, slots, k, gathered, (layer.gate, layer.up))
         self._multiply(source, blocks, slots.plan, count, ((layer.gate, gate), (layer.up, up)), flags)
         blocks, flags = self._blocks(rows * k, (layer.down.weight,))
-        outs = (gate,) if blocks is None else (gate, blocks)
-        self._emit(binding.EXPERT_HIDDEN, (rows * k, inner), (gate, up, slots.plan, blocks), outs, flags=flags)
-        self._multiply(gate, blocks, slots.plan, count, ((layer.down, gathered),), flags)
+        hidden, columns = gate if layer.down.columns is None else up, layer.down.columns
+        outs = (gate, up) if blocks is None else (gate, up, blocks)
+        pointers = (gate, up, slots.plan, blocks, columns)
+        self._emit(binding.EXPERT_HIDDEN, (rows * k, inner), pointers, outs, flags=flags)
+        self._multiply(hidden, blocks, slots.plan, count, ((layer.down, gathered),), flags)
         pointers = (gathered, slots.place, slots.weights, out)
         self._emit(binding.EXPERT_COMBINE, (rows, k, width), pointers, (out,), flags=binding.ADD_TO_OUT * add)
 
@@ -109,13 +114,14 @@ class ExpertRecorder:
         return slots
 
     def _input(
-        self, x: Seen, slots: _Slots, k: int, gathered: Seen, weights: Sequence[Weight]
+        self, x: Seen, slots: _Slots, k: int, gathered: Seen, tables: tuple[_Table, _Table]
     ) -> tuple[Seen, Seen | None, int]:
         """What gate and up multiply: rows sorted by expert, or x itself where all slots share its only row."""
         rows, width = x.shape
-        blocks, flags = self._blocks(1 if rows == 1 else rows * k, weights)
-        if rows > 1:
-            pointers = (x, slots.order, slots.plan, gathered, blocks)
+        columns, shared = tables[0].columns, rows == 1 and tables[0].columns is None
+        blocks, flags = self._blocks(1 if shared else rows * k, [table.weight for table in tables])
+        if not shared:
+            pointers = (x, slots.order, slots.plan, gathered, blocks, columns)
             outs = (gathered,) if blocks is None else (gathered, blocks)
             self._emit(binding.EXPERT_INPUT, (rows, k, width), pointers, outs, flags=flags)
             return gathered, blocks, flags
@@ -159,4 +165,14 @@ class ExpertRecorder:
     def _table(self, weights: Sequence[Weight]) -> _Table:
         packed = tuple(self._ops.pack(weight) for weight in weights)
         addresses = (ctypes.c_void_p * len(packed))(*(address(weight.data) for weight in packed))
-        return _Table(addresses, packed)
+        return _Table(addresses, packed, _columns(packed))
+
+
+def _columns(weights: Sequence[Weight]) -> Seen | None:
+    if all(weight.order is None for weight in weights):
+        return None
+    usual = np.arange(weights[0].cols, dtype=np.int32)
+    orders = [usual if weight.order is None else np.asarray(weight.order, np.int32) for weight in weights]
+    if any(order.shape != usual.shape or not np.array_equal(np.sort(order), usual) for order in orders):
+        raise ValueError("experts: the order of an expert's columns does not name each of them once")
+    return see(np.stack(orders))

@@ -68,6 +68,11 @@ class Weight:
     order: Array | None = None
 
 
+def value_row_bytes(width: int) -> int:
+    """Bytes of a row of `width` values in blocks of 4 bits."""
+    return -(-width // 32) * 20
+
+
 @dataclass(frozen=True)
 class KvLayer:
     """One layer's cache: keys and values, each [P, K, page_tokens, D] in f16, bf16, f32 or i8; they may differ.
@@ -75,6 +80,12 @@ class KvLayer:
     i8: `key_scales`, `value_scales` f32 [P, K, page_tokens]; an element is its code times the scale of its token and
     head. kv_store makes them: scale max|x|/127, code x * (127/max|x|) rounded to nearest even, all f32; scale and codes
     are 0 below LEAST_ACTIVATION, and the scale is not finite where a row is not.
+
+    Values alone may be u8 [P, K, page_tokens, value_row_bytes(D)]: blocks of 32 elements as Q4_1 has them (scale
+    d and least value m in f16, 16 bytes of codes, the low 4 bits first); an element is code * d + m. kv_store makes
+    them: m = f16(min x), d = f16((max x - min x) * f32(1/15)), code (x - m) / d rounded to nearest even within
+    0..15, 0 where d is 0. A last block that is not full repeats the row's last element. d is NaN where a block is not
+    finite.
 
     Slot s = page * page_tokens + offset. Inside the [page_tokens, D] of a page and head the order of the elements is
     the Ops' own (native: keys_in_blocks in kernels.h). Pages may be copied or cleared whole; no Ops reads another's.
@@ -163,12 +174,22 @@ class Rotary:
         return rows.positions if self.axes is None or rows.axes is None else rows.axes
 
 
+def same_order(first: Weight, second: Weight) -> bool:
+    """Whether two matrices have their columns in the same order."""
+    one, other = first.order, second.order
+    if one is None or other is None or one is other:
+        return one is other
+    return one.shape == other.shape and bool((one == other).all())  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class Experts:
     """One layer's mixture of experts: `gate`, `up` [I, W] and `down` [W, I] of each expert, in order of their ids.
 
     All matrices of one of the three have one shape and storage type. Of a row's softmax over all router logits the
     `top_k` largest count (lowest id first among equals); with `renormalise` they are divided by their sum.
+
+    Columns may be in another order (`Weight.order`), of each expert its own; gate and up of an expert have the same.
     """
 
     gate: tuple[Weight, ...]
@@ -189,10 +210,10 @@ class Experts:
         ):
             if len(part) != len(self.gate) or any((w.rows, w.cols) != shape for w in part):
                 raise ValueError(f"experts: {name} is not {len(self.gate)} matrices of {shape[0]} x {shape[1]}")
-            if any(weight.order is not None for weight in part):
-                raise ValueError(f"experts: the columns of the {name} matrices are out of order")
             if len({(weight.type, weight.layout) for weight in part}) > 1:
                 raise ValueError(f"experts: the {name} matrices differ in their storage type or layout")
+        if not all(same_order(*pair) for pair in zip(self.gate, self.up, strict=True)):
+            raise ValueError("experts: gate and up of an expert have their columns in different orders")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strata_engine.config import kv_pair, kv_token_bytes
-from strata_kernels.ops import Array, KvLayer
+from strata_kernels.ops import Array, KvLayer, value_row_bytes
 
 Zeros = Callable[..., Array]  # Ops.zeros
 Saved = tuple[Array, ...]
@@ -61,6 +61,12 @@ class LayerMemory(Protocol):
         ...
 
 
+def _side(kind: str, shape: tuple[int, int, int, int], zeros: Zeros) -> Array:
+    if kind == "q4":
+        return zeros(*shape[:3], value_row_bytes(shape[3]), dtype="u8")
+    return zeros(*shape, dtype="i8" if kind == "int8" else kind)
+
+
 @dataclass(frozen=True)
 class KvMemory:
     """What an attention layer keeps of each token: a key and a value for each kv head."""
@@ -86,7 +92,7 @@ class KvMemory:
         """Raises MemoryError."""
         shape = (room.pages, self.kv_heads, room.page_tokens, self.head_width)
         kinds = kv_pair(room.kv_type)
-        keys, values = (zeros(*shape, dtype="i8" if kind == "int8" else kind) for kind in kinds)
+        keys, values = (_side(kind, shape, zeros) for kind in kinds)
         key_scales, value_scales = (zeros(*shape[:3]) if kind == "int8" else None for kind in kinds)
         return KvLayer(keys, values, key_scales, value_scales)
 

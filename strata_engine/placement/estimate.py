@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from strata_engine.config import EngineConfig, kv_pair, kv_token_bytes, require_unscaled
+from strata_engine.config import EngineConfig, kv_scaled, kv_token_bytes, require_unscaled
 from strata_engine.errors import OutOfMemory, UsageError
 from strata_engine.formats.base import TensorMeta, WeightSource
 from strata_engine.formats.quant import FORMATS
@@ -96,7 +96,7 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
 
     Raises UsageError when its tensors tell no shape, the KV type is unknown or not one that its attention reads.
     """
-    scaled = "int8" in kv_pair(config.kv_type)
+    scaled = kv_scaled(config.kv_type)
     shape = _shape(HeldView(source, _requantiser(config.quantize_rest)), packed=config.kernels != "reference")
     if shape.streams.indexed:
         require_unscaled(config.kv_type)

@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from strata_kernels.ops import KvLayer
-from strata_kernels.reference.attention import quantise
+from strata_kernels.reference.attention import pack_values, quantise, unpack_values
+from strata_kernels.reference.quant import unpack
 from tests.support.op_cases import (
     KV_TYPES,
+    NIBBLES,
     Paged,
     assert_close,
     attention_oracle,
+    key_type,
     paged,
     random,
     rows_at,
@@ -22,7 +25,8 @@ from tests.support.op_cases import (
 )
 from tests.support.pages import block_keys, key_rows
 
-TYPE = pytest.mark.parametrize("dtype", KV_TYPES, ids=["f16", "bf16", "f32", "int8"])
+TYPE = pytest.mark.parametrize("dtype", [*KV_TYPES, NIBBLES], ids=["f16", "bf16", "f32", "int8", "q4"])
+PAGED = pytest.mark.parametrize("dtype", [torch.float16, torch.int8, NIBBLES], ids=["f16", "int8", "q4"])
 LENGTHS = (1, 15, 16, 17, 40, 70)
 PAGE = 16
 # both ends of pages, the first token, and a long one; mixed sequences
@@ -37,8 +41,9 @@ def stored_by(ops, cache):
 def empty(shape, dtype):
     """A cache of these pages, filled with anything."""
     scales = (torch.ones(shape[:3]), torch.ones(shape[:3])) if dtype is torch.int8 else (None, None)
-    first, second = (random(*shape, seed=seed, scale=9.0).to(dtype) for seed in (1, 2))
-    return KvLayer(first, second, *scales)
+    first, second = (random(*shape, seed=seed, scale=9.0) for seed in (1, 2))
+    values = pack_values(second) if dtype is NIBBLES else second.to(dtype)
+    return KvLayer(first.to(key_type(dtype)), values, *scales)
 
 
 def attend(ops, q, filled, places, scale=0.125):
@@ -58,7 +63,7 @@ def test_rows_see_their_own_sequence_up_to_their_position(ops, dtype, heads, kv_
     assert_close(got, attention_oracle(q, filled, PLACES, 0.125), 4.0, 2e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=["f16", "int8"])
+@PAGED
 @pytest.mark.parametrize("page_tokens", [1, 8, 32, 64])
 def test_the_page_size_does_not_matter(ops, page_tokens, dtype):
     filled = paged(LENGTHS, 2, 32, page_tokens, dtype)
@@ -91,7 +96,7 @@ def test_a_row_does_not_depend_on_the_others(ops, dtype):
         assert torch.equal(attend(ops, q[part].clone(), filled, places[part]), whole[part])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=["f16", "int8"])
+@PAGED
 @pytest.mark.parametrize(("heads", "width"), [(1, 80), (2, 33), (5, 20), (7, 256), (9, 64)])
 def test_a_long_chunk_is_right_and_like_its_rows_alone(ops, heads, width, dtype):
     filled = paged([300], 1, width, 32, dtype)
@@ -144,8 +149,8 @@ def test_stored_rows_are_converted_and_nothing_else_changes(ops, dtype, kv_heads
             before.keys[page, :, offset], before.key_scales[page, :, offset] = quantise(k[n])
             before.values[page, :, offset], before.value_scales[page, :, offset] = quantise(v[n])
         else:
-            before.keys[page, :, offset] = k[n].to(dtype)
-            before.values[page, :, offset] = v[n].to(dtype)
+            before.keys[page, :, offset] = k[n].to(key_type(dtype))
+            before.values[page, :, offset] = pack_values(v[n]) if dtype is NIBBLES else v[n].to(dtype)
     assert torch.equal(key_rows(cache.keys) if ops.name == "native" else cache.keys, before.keys)
     assert torch.equal(cache.values, before.values)
     if dtype is torch.int8:
@@ -164,6 +169,30 @@ def test_a_row_that_is_not_finite_stays_so_in_bytes(ops, bad):
     assert out[1:].isnan().any(-1).all()
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_value_that_is_not_finite_stays_so_in_blocks(ops, bad):
+    cache = stored_by(ops, empty((1, 1, 16, 40), NIBBLES))
+    k, v, q = random(2, 1, 40, seed=3), random(2, 1, 40, seed=4), random(2, 1, 40, seed=5)
+    v[1, 0, 33] = bad
+    rows, out = rows_at(torch.zeros(1, 1, dtype=torch.int32), 16, [(0, 0), (0, 1)]), torch.empty_like(q)
+    run(ops, lambda: ops.kv_store(k, v, cache, rows), lambda: ops.attention(q, cache, rows, 0.2, out))
+    assert out[1, 0, 32:].isnan().all()
+    assert out[1, 0, :32].isfinite().all()
+
+
+def test_blocks_of_values_are_those_of_the_storage_type():
+    """Q4_1 of `reference/quant`, which the gguf package confirms, decodes them; the error is half a step."""
+    x = torch.cat([random(6, 64, scale=3.0), torch.full((1, 64), 2.5), torch.zeros(1, 64)])
+    stored = pack_values(x)
+    assert torch.equal(unpack("Q4_1", stored), unpack_values(stored, 64))
+    blocks = x.reshape(8, 2, 32)
+    step = (blocks.amax(-1) - blocks.amin(-1)) / 15
+    limit = 0.5 * step + 2**-10 * blocks.abs().amax(-1)  # 16 codes reach the top within f16's rounding of both numbers
+    off = (unpack_values(stored, 64) - x).abs().reshape(8, 2, 32).amax(-1)
+    assert (off <= limit).all()
+    assert torch.equal(unpack_values(stored, 64)[6:], x[6:])
+
+
 def test_rows_of_zeros_and_of_nearly_nothing_become_zeros(ops):
     cache = stored_by(ops, empty((1, 1, 16, 32), torch.int8))
     rows = rows_at(torch.zeros(1, 1, dtype=torch.int32), 16, [(0, 0), (0, 1), (0, 2)])
@@ -176,10 +205,13 @@ def test_rows_of_zeros_and_of_nearly_nothing_become_zeros(ops):
     assert torch.isfinite(cache.value_scales[0, 0, :3]).all()
 
 
-@pytest.mark.parametrize(("key_type", "value_type"), [(torch.float16, torch.int8), (torch.int8, torch.float16)])
-def test_keys_and_values_may_differ_in_type(ops, key_type, value_type):
-    by_type = {dtype: paged(LENGTHS, 2, 20, PAGE, dtype) for dtype in (key_type, value_type)}
-    keys, values = by_type[key_type], by_type[value_type]
+MIXED = [(torch.float16, torch.int8), (torch.int8, torch.float16), (torch.int8, NIBBLES)]
+
+
+@pytest.mark.parametrize(("of_keys", "of_values"), MIXED, ids=["f16-int8", "int8-f16", "int8-q4"])
+def test_keys_and_values_may_differ_in_type(ops, of_keys, of_values):
+    by_type = {dtype: paged(LENGTHS, 2, 20, PAGE, dtype) for dtype in (of_keys, of_values)}
+    keys, values = by_type[of_keys], by_type[of_values]
     cache = KvLayer(keys.cache.keys, values.cache.values, keys.cache.key_scales, values.cache.value_scales)
     mixed = Paged(cache, keys.pages, keys.keys, values.values)
     q = random(len(PLACES), 6, 20, seed=9)
@@ -213,7 +245,7 @@ def test_a_row_attends_to_what_its_own_step_stored(ops, dtype):
     filled = paged([20], 1, 32, 16, dtype)
     rows, places = rows_at(filled.pages, 16, [(0, 18), (0, 19)]), [(0, 18), (0, 19)]
     k, v, q = random(2, 1, 32, seed=5), random(2, 1, 32, seed=6), random(2, 2, 32, seed=7)
-    filled.keys[0][18:20], filled.values[0][18:20] = seen_in_cache(k, dtype), seen_in_cache(v, dtype)
+    filled.keys[0][18:20], filled.values[0][18:20] = seen_in_cache(k, key_type(dtype)), seen_in_cache(v, dtype)
     out, cache = torch.empty_like(q), stored_by(ops, filled.cache)
     run(
         ops,

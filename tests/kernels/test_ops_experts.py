@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from strata_kernels.ops import Experts, Ops
+from strata_kernels.ops import Experts, Ops, Weight
 from tests.support.op_cases import ALL_TYPES, SUPER_TYPES, make_weight, random, run, seen_by, values_of
 
 TYPE = pytest.mark.parametrize("type_name", ALL_TYPES)
@@ -42,11 +45,28 @@ def wanted(ops: Ops, x: Tensor, logits: Tensor, layer: Experts) -> Tensor:
         weights = weights / weights.sum() if layer.renormalise else weights
         for expert, weight in zip(chosen, weights, strict=True):
             gate, up, down = layer.gate[expert], layer.up[expert], layer.down[expert]
-            one = x[row : row + 1]
+            one = in_order(x[row : row + 1], gate)
             g, u = seen_by(ops, gate, one) @ values_of(gate).T, seen_by(ops, up, one) @ values_of(up).T
-            hidden = (torch.nn.functional.silu(g) * u).float()
+            hidden = in_order((torch.nn.functional.silu(g) * u).float(), down)
             out[row] += weight * (seen_by(ops, down, hidden) @ values_of(down).T)[0]
     return out
+
+
+def in_order(x: Tensor, weight: Weight) -> Tensor:
+    """The columns of x as those of the matrix lie."""
+    return x if weight.order is None else x[:, torch.as_tensor(weight.order).long()]
+
+
+def sorted_columns(layer: Experts, but: int | None = None) -> Experts:
+    """The layer as if the columns of every expert (not of `but`) had been sorted in a way of its own."""
+
+    def part(weights, seed):
+        return tuple(
+            w if e == but else replace(w, order=np.random.default_rng(seed + e).permutation(w.cols).astype(np.int32))
+            for e, w in enumerate(weights)
+        )
+
+    return replace(layer, gate=part(layer.gate, 1), up=part(layer.up, 1), down=part(layer.down, 90))
 
 
 def check(ops: Ops, got: Tensor, expected: Tensor) -> None:
@@ -155,6 +175,29 @@ def test_a_step_follows_the_router_from_run_to_run(ops):
         logits.copy_(random(3, 6, seed=seed))
         step.run()
         assert torch.allclose(out.double(), wanted(ops, x, logits, layer), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("type_name", ["F32", "I4_32", "I8_128", "F8_128"])
+@pytest.mark.parametrize("rows", [1, 13])
+def test_every_expert_may_have_its_columns_in_an_order_of_its_own(ops, type_name, rows):
+    inner, width = sizes(type_name)
+    layer = sorted_columns(make_layer(type_name, 5, inner, width, top_k=2), but=3)
+    x, logits = random(rows, width, seed=1), random(rows, 5, seed=2)
+    whole = apply(ops, x, logits, packed(ops, layer))
+    check(ops, whole, wanted(ops, x, logits, layer))
+    last = apply(ops, x[-1:].clone(), logits[-1:].clone(), packed(ops, layer))
+    assert torch.equal(last, whole[-1:])
+
+
+def test_orders_that_contradict_each_other_are_refused(ops):
+    layer = sorted_columns(make_layer("F32", 3, 16, 32, top_k=1))
+    x, logits, out = random(1, 32), random(1, 3), torch.empty(1, 32)
+    with pytest.raises(ValueError, match="different orders"):
+        ops.experts(x, logits, replace(layer, up=layer.gate[1:] + layer.gate[:1]), out)
+    if ops.name == "native":
+        twice = replace(layer.down[0], order=np.zeros(16, np.int32))
+        with pytest.raises(ValueError, match="each of them once"):
+            ops.experts(x, logits, packed(ops, replace(layer, down=(twice, *layer.down[1:]))), out)
 
 
 @pytest.mark.parametrize("top_k", [0, 4])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benches.random_blocks import chunks
 from strata_kernels.ops import KvLayer, Ops, Rows, Weight
-from strata_kernels.reference.attention import quantise
+from strata_kernels.reference.attention import pack_values, quantise, unpack_values
 from strata_kernels.reference.quant import BLOCKS, unpack
 from tests.support.tiny_gguf import ENCODED, encode
 
@@ -28,6 +28,7 @@ ALL_TYPES = (*_GGUF_TYPES, *OWN_TYPES)
 BLOCK = {name: BLOCKS[name].elements for name in ALL_TYPES}
 SUPER_TYPES = tuple(name for name in ALL_TYPES if BLOCK[name] > 32)  # K must be a multiple of 64, 128 or 256
 KV_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int8)
+NIBBLES = torch.uint8  # stands for keys in f16 with values in blocks of 4 bits
 
 
 def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -115,9 +116,9 @@ def paged(
     order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed)) + 1
     shape = (sum(counts) + 1, kv_heads, page_tokens, width)
     scaled = dtype is torch.int8
-    most = torch.full(shape, 99.0 if scaled else 3e4).to(dtype)
+    most = torch.full(shape, 99.0 if scaled else 3e4).to(key_type(dtype))
     scales = [torch.full(shape[:3], 3e4) if scaled else None for _ in range(2)]
-    cache = KvLayer(most, most.clone(), *scales)
+    cache = KvLayer(most, pack_values(most.float()) if dtype is NIBBLES else most.clone(), *scales)
     pages = torch.zeros(len(lengths), max(counts) + 1, dtype=torch.int32)
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -133,16 +134,26 @@ def paged(
             (50, cache.values, cache.value_scales, values),
         ):
             x = random(length, kv_heads, width, seed=seed + first + sequence)
-            if its_scales is not None:
+            kind = dtype if stored is cache.values else key_type(dtype)
+            if kind is NIBBLES:
+                stored[page, :, offset] = pack_values(x)
+            elif its_scales is not None:
                 stored[page, :, offset], its_scales[page, :, offset] = quantise(x)
             else:
-                stored[page, :, offset] = x.to(dtype)
-            kept.append(seen_in_cache(x, dtype))
+                stored[page, :, offset] = x.to(kind)
+            kept.append(seen_in_cache(x, kind))
     return Paged(cache, pages, keys, values)
+
+
+def key_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of the keys beside values of this type."""
+    return torch.float16 if dtype is NIBBLES else dtype
 
 
 def seen_in_cache(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows [..., D] as a cache of this type gives them back, f64."""
+    if dtype is NIBBLES:
+        return unpack_values(pack_values(x), x.shape[-1]).double()
     if dtype is not torch.int8:
         return x.to(dtype).double()
     codes, scales = quantise(x)

@@ -68,7 +68,8 @@ void check_blocks(const LlmrunOp& op, int64_t cols, const void* blocks) {
   if (blocks && cols % BLOCK) refuse(op, "columns are no multiple of 32");
 }
 
-void check_cache_type(const LlmrunOp& op, int64_t type, const void* scales) {
+void check_cache_type(const LlmrunOp& op, int64_t type, const void* scales, bool values = false) {
+  if (values && type == LLMRUN_Q4_1 && !scales) return;
   if (!is_float(type) && type != LLMRUN_I8) refuse(op, "the cache type is not f32, f16, bf16 or int8");
   if ((type == LLMRUN_I8) != (scales != nullptr)) refuse(op, "an int8 cache, and no other, has scales");
 }
@@ -77,7 +78,7 @@ void check_attention(const LlmrunOp& op) {
   positive(op, 0, 8);
   present(op, 7);
   check_cache_type(op, op.n[8], op.p[7]);
-  check_cache_type(op, op.n[9], op.p[8]);
+  check_cache_type(op, op.n[9], op.p[8], true);
   if (op.n[1] % op.n[2]) refuse(op, "heads are no multiple of kv heads");
   if (op.n[1] > 4096 || op.n[3] > MOST_HEAD_WIDTH) refuse(op, "more than 4096 heads or head elements");
 }
@@ -124,7 +125,7 @@ void check_op(const LlmrunOp& op) {
     case LLMRUN_KV_STORE:
       positive(op, 0, 5);
       check_cache_type(op, op.n[5], op.p[5]);
-      check_cache_type(op, op.n[6], op.p[6]);
+      check_cache_type(op, op.n[6], op.p[6], true);
       if (op.n[2] > MOST_HEAD_WIDTH) refuse(op, "more than 4096 head elements");
       return present(op, 5);
     case LLMRUN_ATTENTION: return check_attention(op);

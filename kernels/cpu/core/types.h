@@ -128,6 +128,14 @@ static inline const TypeInfo* type_info(int64_t type) {
 // Bytes of an element of a cache.
 static inline int64_t cache_bytes(int64_t type) { return type == LLMRUN_F32 ? 4 : type == LLMRUN_I8 ? 1 : 2; }
 
+// Values of a cache in 4 bits: blocks of 32 as in Q4_1 (scale and least value in f16, 16 bytes of codes).
+constexpr int VALUE_BLOCK_BYTES = 20;
+
+// Bytes of a token's row of values.
+static inline int64_t value_row_bytes(int64_t type, int64_t width) {
+  return type == LLMRUN_Q4_1 ? (width + BLOCK - 1) / BLOCK * VALUE_BLOCK_BYTES : width * cache_bytes(type);
+}
+
 static inline bool is_float(int64_t type) { return type == LLMRUN_F32 || type == LLMRUN_F16 || type == LLMRUN_BF16; }
 
 static inline bool is_byte_float(int64_t type) { return type == LLMRUN_F8_32 || type == LLMRUN_F8_128; }

@@ -45,7 +45,7 @@ Task make_task(const Job& job) {
   task.most_pages = op.n[7];
   task.partial = partial_floats(op.n[3]);
   task.key_bytes = task.width * cache_bytes(op.n[8]);
-  task.value_bytes = task.width * cache_bytes(op.n[9]);
+  task.value_bytes = value_row_bytes(op.n[9], task.width);
   task.positions = static_cast<const int32_t*>(op.p[3]);
   task.sequences = static_cast<const int32_t*>(op.p[4]);
   task.pages = static_cast<const int32_t*>(op.p[5]);
@@ -115,8 +115,19 @@ void locate(const Task& task, const AttentionGroup& group, int64_t kv_head, int6
   }
 }
 
+// LANES elements from `i` on of a row in 4-bit blocks; LANES divides `i`, so they lie in one half of one block.
+OP F load_nibbles(const uint8_t* row, int64_t i) {
+  const uint8_t* block = row + i / BLOCK * VALUE_BLOCK_BYTES;
+  const int64_t at = i % BLOCK;
+  uint16_t head[2];
+  __builtin_memcpy(head, block, 4);
+  const F code = at < BLOCK / 2 ? load_low4(block + 4 + at) : load_high4(block + 4 + at - BLOCK / 2);
+  return fma(code, set1_half(head[0]), set1_half(head[1]));
+}
+
 template <int TYPE>
 OP F load_element(const uint8_t* row, int64_t i) {
+  if constexpr (TYPE == LLMRUN_Q4_1) return load_nibbles(row, i);
   if constexpr (TYPE == LLMRUN_F32) return load(reinterpret_cast<const float*>(row) + i);
   if constexpr (TYPE == LLMRUN_F16) return load_half(reinterpret_cast<const uint16_t*>(row) + i);
   if constexpr (TYPE == LLMRUN_I8) return load_i8(row + i);
@@ -125,6 +136,7 @@ OP F load_element(const uint8_t* row, int64_t i) {
 
 template <int TYPE>
 OP F load_element_n(const uint8_t* row, int64_t i, int n) {
+  if constexpr (TYPE == LLMRUN_Q4_1) return keep_below(load_nibbles(row, i), n);  // a block is stored whole
   if constexpr (TYPE == LLMRUN_F32) return load_n(reinterpret_cast<const float*>(row) + i, n);
   if constexpr (TYPE == LLMRUN_F16) return load_half_n(reinterpret_cast<const uint16_t*>(row) + i, n);
   if constexpr (TYPE == LLMRUN_I8) {
@@ -293,6 +305,20 @@ OP void prefetch_next_key(const Task& task, int64_t j) {
   for (int64_t at = 0; at < task.key_bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
+// V registers of a value's elements from d on, which V * LANES divides.
+template <int TYPE, int V>
+OP void load_elements(const uint8_t* row, int64_t d, F value[V]) {
+  if constexpr (TYPE == LLMRUN_Q4_1) {  // blocks one by one: their heads are read once
+    const uint8_t* block = row + d / BLOCK * VALUE_BLOCK_BYTES;
+    const int64_t at = V * LANES >= BLOCK ? 0 : d % BLOCK;
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) value[v] = load_nibbles(block, at + v * LANES);
+  } else {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) value[v] = load_element<TYPE>(row, d + v * LANES);
+  }
+}
+
 // result[Q][d .. d + V * LANES) = weights x values, key by key; TAIL: one vector of which n elements exist.
 template <int TYPE, int Q, int V, bool TAIL>
 void value_tile(const Task& task, int64_t query, int64_t count, int64_t d, int n) {
@@ -306,10 +332,10 @@ void value_tile(const Task& task, int64_t query, int64_t count, int64_t d, int n
   for (int64_t j = 0; j < count; ++j) {
     if (ahead) prefetch_next_key(task, j);
     F value[V];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v)
-      value[v] = TAIL ? load_element_n<TYPE>(task.value_rows[j], d, n)
-                      : load_element<TYPE>(task.value_rows[j], d + v * LANES);
+    if constexpr (TAIL)
+      value[0] = load_element_n<TYPE>(task.value_rows[j], d, n);
+    else
+      load_elements<TYPE, V>(task.value_rows[j], d, value);
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
       const F weight = set1(weights[i * SPLIT + j]);
@@ -427,6 +453,7 @@ void take_values(const Task& task, int64_t queries, int64_t count) {
     case LLMRUN_F32: return weigh<LLMRUN_F32>(task, queries, count);
     case LLMRUN_F16: return weigh<LLMRUN_F16>(task, queries, count);
     case LLMRUN_I8: return weigh<LLMRUN_I8>(task, queries, count);
+    case LLMRUN_Q4_1: return weigh<LLMRUN_Q4_1>(task, queries, count);
     default: return weigh<LLMRUN_BF16>(task, queries, count);
   }
 }

@@ -75,6 +75,17 @@ void quantize_slots(const Job& job, const int32_t* plan, const float* x, int64_t
   }
 }
 
+// take(slot, columns): for slots [job.begin, job.end), with the columns of the slot's expert in their order.
+template <class Take>
+void each_slot(const Job& job, const int32_t* plan, const int32_t* columns, int64_t cols, Take take) {
+  const ExpertPlan used(plan);
+  for (int64_t i = used.find(job.begin); i < used.count(); ++i) {
+    const ExpertRows rows = used.rows(i);
+    const int64_t end = job.end < rows.end ? job.end : rows.end;
+    for (int64_t s = job.begin > rows.begin ? job.begin : rows.begin; s < end; ++s) take(s, columns + rows.expert * cols);
+  }
+}
+
 // Groups [from, to) of one expert's matrices, for all its slots.
 void multiply(const Job& job, const ExpertRows& rows, int64_t from, int64_t to) {
   const LlmrunOp& all = *job.op;
@@ -124,24 +135,36 @@ void expert_route(const Job& job) {
 void expert_input(const Job& job) {
   const LlmrunOp& op = *job.op;
   const int64_t k = op.n[1], cols = op.n[2];
-  const int32_t* order = static_cast<const int32_t*>(op.p[1]);
+  const int32_t *order = static_cast<const int32_t*>(op.p[1]), *plan = static_cast<const int32_t*>(op.p[2]);
+  const float* x = static_cast<const float*>(op.p[0]);
   float* out = static_cast<float*>(op.p[3]);
-  for (int64_t s = job.begin; s < job.end; ++s)
-    memcpy(out + s * cols, static_cast<const float*>(op.p[0]) + order[s] / k * cols, static_cast<size_t>(cols) * 4);
-  if (op.p[4]) quantize_slots(job, static_cast<const int32_t*>(op.p[2]), out, cols, op.p[4]);
+  if (op.p[5])
+    each_slot(job, plan, static_cast<const int32_t*>(op.p[5]), cols, [&](int64_t s, const int32_t* columns) {
+      const float* row = x + order[s] / k * cols;
+      for (int64_t j = 0; j < cols; ++j) out[s * cols + j] = row[columns[j]];
+    });
+  else
+    for (int64_t s = job.begin; s < job.end; ++s)
+      memcpy(out + s * cols, x + order[s] / k * cols, static_cast<size_t>(cols) * 4);
+  if (op.p[4]) quantize_slots(job, plan, out, cols, op.p[4]);
 }
 
 void expert_hidden(const Job& job) {
   const LlmrunOp& op = *job.op;
   const int64_t cols = op.n[1], first = job.begin * cols;
-  float* gate = static_cast<float*>(op.p[0]);
+  const int32_t* plan = static_cast<const int32_t*>(op.p[2]);
+  float *gate = static_cast<float*>(op.p[0]), *up = static_cast<float*>(op.p[1]);
   LlmrunOp product = {};
   product.code = LLMRUN_SILU_MUL;
   product.n[0] = (job.end - job.begin) * cols;
   product.p[0] = product.p[2] = gate + first;
-  product.p[1] = static_cast<float*>(op.p[1]) + first;
+  product.p[1] = up + first;
   silu_mul(job_like(job, product, 0, (product.n[0] + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS));
-  if (op.p[3]) quantize_slots(job, static_cast<const int32_t*>(op.p[2]), gate, cols, op.p[3]);
+  if (op.p[4])  // up has been used up
+    each_slot(job, plan, static_cast<const int32_t*>(op.p[4]), cols, [&](int64_t s, const int32_t* columns) {
+      for (int64_t j = 0; j < cols; ++j) up[s * cols + j] = gate[s * cols + columns[j]];
+    });
+  if (op.p[3]) quantize_slots(job, plan, op.p[4] ? up : gate, cols, op.p[3]);
 }
 
 // Unit u is group u % G of the u / G th expert that has rows, G (n[8]) being the groups of all matrices of an expert.

@@ -51,6 +51,41 @@ void store_row(const float* row, uint8_t* cache, int64_t width, int64_t type) {
   for (; i < width; ++i) out[i] = type == LLMRUN_F16 ? float_to_half(row[i]) : float_to_bfloat(row[i]);
 }
 
+// A block of values as codes of 4 bits: 20 bytes as Q4_1 has them. A block that is not finite gets a scale that is not.
+void quantize_value_block(const float* x, uint8_t* out) {
+  F least = load(x), most = least, wrong = zero();
+  for (int i = 0; i < BLOCK; i += LANES) {
+    const F part = load(x + i);
+    least = minf(least, part), most = maxf(most, part), wrong = fma(part, zero(), wrong);
+  }
+  const bool finite = hsum(wrong) == 0.0f;
+  const float low = 0.0f - hmax(sub(zero(), least));  // never -0
+  const uint16_t head[2] = {finite ? float_to_half((hmax(most) - low) * (1.0f / 15.0f)) : static_cast<uint16_t>(0x7e00),
+                            finite ? float_to_half(low) : static_cast<uint16_t>(0)};
+  const float scale = half_to_float(head[0]);  // as it is read: codes make up for its rounding
+  const F inverse = set1(scale > 0.0f ? 1.0f / scale : 0.0f), start = set1(half_to_float(head[1]));
+  int8_t codes[BLOCK];
+  for (int i = 0; i < BLOCK; i += LANES) {
+    const F code = round_nearest(mul(sub(load(x + i), start), inverse));
+    store_i8(codes + i, minf(maxf(code, zero()), set1(15.0f)));
+  }
+  __builtin_memcpy(out, head, 4);
+  for (int i = 0; i < BLOCK / 2; ++i) out[4 + i] = static_cast<uint8_t>(codes[i] | codes[i + BLOCK / 2] << 4);
+}
+
+// A row of values in such blocks; the last one is filled up with the row's last element.
+void store_value_blocks(const float* row, uint8_t* out, int64_t width) {
+  for (int64_t i = 0; i < width; i += BLOCK, out += VALUE_BLOCK_BYTES) {
+    if (width - i >= BLOCK) {
+      quantize_value_block(row + i, out);
+      continue;
+    }
+    float filled[BLOCK];
+    for (int64_t j = 0; j < BLOCK; ++j) filled[j] = row[i + j < width ? i + j : width - 1];
+    quantize_value_block(filled, out);
+  }
+}
+
 // Elements of `bytes` bytes, KEY_BLOCK of them apart.
 void spread(const uint8_t* from, uint8_t* to, int64_t count, int64_t bytes) {
   for (int64_t j = 0; j < count; ++j)
@@ -83,6 +118,8 @@ struct Store {
 
 // A token's row; `place`: the rows before this page and head, `token` its number in the page.
 void store_token(const Store& store, const float* row, int64_t place, int64_t token, int64_t width, bool blocks) {
+  if (store.type == LLMRUN_Q4_1)
+    return store_value_blocks(row, store.cache + (place + token) * value_row_bytes(store.type, width), width);
   const int64_t bytes = cache_bytes(store.type);
   uint8_t* out = store.cache + place * width * bytes;
   if (store.type == LLMRUN_I8) {

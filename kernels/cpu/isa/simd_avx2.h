@@ -70,6 +70,7 @@ OP __m128i load16_n(const uint16_t* p, int n) {
 }
 OP F widen_bfloat(__m128i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)); }
 OP F load_half(const uint16_t* p) { return _mm256_cvtph_ps(load16(p)); }
+OP F set1_half(uint16_t v) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(v))); }
 OP F load_half_n(const uint16_t* p, int n) { return _mm256_cvtph_ps(load16_n(p, n)); }
 OP F load_bfloat(const uint16_t* p) { return widen_bfloat(load16(p)); }
 OP F load_bfloat_n(const uint16_t* p, int n) { return widen_bfloat(load16_n(p, n)); }

@@ -56,6 +56,7 @@ OP F to_float(I v) { return _mm512_cvtepi32_ps(v); }
 OP I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
 
 OP F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+OP F set1_half(uint16_t v) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(v))); }
 OP F load_half_n(const uint16_t* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(below(n), p)); }
 OP F widen_bfloat(__m256i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16)); }
 OP F load_bfloat(const uint16_t* p) { return widen_bfloat(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }

@@ -98,6 +98,7 @@ OP F to_float(I v) {
 OP F load_half(const uint16_t* p) {
   return each([&](int i) { return half_to_float(p[i]); });
 }
+OP F set1_half(uint16_t v) { return set1(half_to_float(v)); }
 OP F load_half_n(const uint16_t* p, int n) {
   return each([&](int i) { return i < n ? half_to_float(p[i]) : 0.0f; });
 }

@@ -79,6 +79,7 @@ OP uint16x8_t load16_n(const uint16_t* p, int n) {
   return vld1q_u16(part);
 }
 OP F load_half(const uint16_t* p) { return widen_half(vld1q_u16(p)); }
+OP F set1_half(uint16_t v) { return widen_half(vdupq_n_u16(v)); }
 OP F load_half_n(const uint16_t* p, int n) { return widen_half(load16_n(p, n)); }
 OP F load_bfloat(const uint16_t* p) { return widen_bfloat(vld1q_u16(p)); }
 OP F load_bfloat_n(const uint16_t* p, int n) { return widen_bfloat(load16_n(p, n)); }

@@ -157,11 +157,11 @@ Floats plain_product(LlmrunPool* pool, const Matrix& matrix, int64_t rows, const
   return out;
 }
 
-// Norm, rotation, cache store, attention and SiLU in one program, cache of `type`.
-Floats layer(LlmrunPool* pool, int type, int64_t width, const Floats& q, const Floats& k, const Floats& v) {
+// Norm, rotation, cache store, attention and SiLU in one program, a cache of these types.
+Floats layer(LlmrunPool* pool, int type, int value_type, int64_t width, const Floats& q, const Floats& k, const Floats& v) {
   const int64_t rows = 150, heads = 6, kv_heads = 2, page_tokens = 16, pages = 12;
   const size_t cache_bytes = static_cast<size_t>(pages * kv_heads * page_tokens * width) * (type == LLMRUN_F32 ? 4 : 2);
-  std::vector<uint8_t> keys(cache_bytes), values(cache_bytes);
+  std::vector<uint8_t> keys(cache_bytes), values(cache_bytes + static_cast<size_t>(pages * kv_heads * page_tokens * 40));
   std::vector<int32_t> positions, sequences(rows, 0), slots, table;
   for (int32_t i = 0; i < pages; ++i) table.push_back((i * 5 + 3) % static_cast<int32_t>(pages));
   for (int32_t i = 0; i < rows; ++i) {
@@ -176,9 +176,9 @@ Floats layer(LlmrunPool* pool, int type, int64_t width, const Floats& q, const F
              Builder(LLMRUN_ROPE_TABLE, {rows, pairs}, {positions.data(), frequencies.data(), cosine.data(), sine.data()}, 1.0f).op,
              Builder(LLMRUN_ROPE, {rows, heads, width, pairs}, {query.data(), cosine.data(), sine.data()}).op,
              Builder(LLMRUN_ROPE, {rows, kv_heads, width, pairs}, {key.data(), cosine.data(), sine.data()}, 0.0f, 1).op,
-             Builder(LLMRUN_KV_STORE, {rows, kv_heads, width, page_tokens, pages, type, type},
+             Builder(LLMRUN_KV_STORE, {rows, kv_heads, width, page_tokens, pages, type, value_type},
                      {key.data(), v.data(), keys.data(), values.data(), slots.data()}).op,
-             Builder(LLMRUN_ATTENTION, {rows, heads, kv_heads, width, page_tokens, pages, 1, pages, type, type},
+             Builder(LLMRUN_ATTENTION, {rows, heads, kv_heads, width, page_tokens, pages, 1, pages, type, value_type},
                      {query.data(), keys.data(), values.data(), positions.data(), sequences.data(), table.data(), out.data()},
                      0.3f).op,
              Builder(LLMRUN_SILU_MUL, {static_cast<int64_t>(out.size())}, {out.data(), q.data(), out.data()}).op,
@@ -271,12 +271,14 @@ int main() {
     }
     LlmrunPool* pool = llmrun_pool_create(3, build.c_str());
     good &= products(plain, pool, build);
-    for (int type : {LLMRUN_F32, LLMRUN_F16, LLMRUN_BF16})
+    for (const auto& [type, value_type] : {std::pair<int, int>(LLMRUN_F32, LLMRUN_F32), {LLMRUN_F16, LLMRUN_F16},
+                                           {LLMRUN_BF16, LLMRUN_BF16}, {LLMRUN_F16, LLMRUN_Q4_1}})
       for (int64_t width : {64, 20}) {
         const size_t count = static_cast<size_t>(150 * width);
         const Floats q = random_floats(count * 6), k = random_floats(count * 2), v = random_floats(count * 2);
-        const std::string name = "layer, cache type " + std::to_string(type) + ", width " + std::to_string(width);
-        good &= compare(name.c_str(), build.c_str(), layer(pool, type, width, q, k, v), layer(plain, type, width, q, k, v), 2e-5);
+        const std::string name = "layer, value type " + std::to_string(value_type) + ", width " + std::to_string(width);
+        const Floats got = layer(pool, type, value_type, width, q, k, v);
+        good &= compare(name.c_str(), build.c_str(), got, layer(plain, type, value_type, width, q, k, v), 2e-5);
       }
     for (int64_t width : {128, 20}) {
       const std::string name = "recurrent, width " + std::to_string(width);
