@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -29,7 +30,7 @@ from strata_engine.models.rest import Rest
 from strata_engine.models.vision.config import VisionConfig, read_vision
 from strata_engine.models.vision.tensors import tower_tensors
 from strata_engine.models.vision.tower import Tower
-from strata_kernels.ops import Array, Ops, Weight
+from strata_kernels.ops import Array, Ops, Weight, same_order
 from strata_kernels.registry import weight_types
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -207,6 +208,8 @@ def _matrices(source: WeightSource, want: Wanted, weight: LogicalWeight) -> Iter
 def _read_quantised(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, store: Store) -> None:
     """A matrix in several tensors. Its relaid form is dropped once packed, the file's pages at once."""
     rows, cols = want.shape
+    if want.use == "matrix" and want.split is None and hasattr(ops, "pack_pieces"):
+        return _pack_in_pieces(source, want, weight, ops, store)
     found = weight.relaid(source, keep_order=want.use == "matrix")
     for meta in weight.parts.values():
         _forget(ops, np.frombuffer(source.read(meta.name), np.uint8))
@@ -222,6 +225,21 @@ def _read_quantised(source: WeightSource, want: Wanted, weight: LogicalWeight, o
     else:
         _check_expert(want, matrix, weight, store)
         kept = store.weights[want.name] = ops.pack(matrix)
+    _count(kept, False, store)
+
+
+def _pack_in_pieces(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Any, store: Store) -> None:
+    """The usual case of `_read_quantised`: relaid and packed some rows at a time, so that no second copy is made."""
+    rows, cols = want.shape
+    pieces = weight.relaid_pieces(source)
+    first = next(pieces)
+    if first.type != weight.held or first.type == "F32":
+        store.widened.append(weight.name)
+    _check_expert(want, Weight(first.type, rows, cols, first.data, order=first.order), weight, store)
+    runs = (piece.data for piece in chain((first,), pieces))
+    kept = store.weights[want.name] = replace(ops.pack_pieces(first.type, rows, cols, runs), order=first.order)
+    for meta in weight.parts.values():
+        _forget(ops, np.frombuffer(source.read(meta.name), np.uint8))
     _count(kept, False, store)
 
 
@@ -263,11 +281,12 @@ def _check_expert(want: Wanted, matrix: Weight, weight: LogicalWeight, store: St
     if group is None:
         return
     usual = store.expert_types.setdefault(group, matrix.type)
-    if matrix.order is None and matrix.type == usual:
+    gate = store.weights.get(want.name.removesuffix("up") + "gate") if want.name.endswith(".up") else None
+    if matrix.type == usual and (gate is None or same_order(gate, matrix)):
         return
     why = f"is held as {matrix.type}, its fellow experts as {usual}"
-    if matrix.order is not None:
-        why = "has its columns sorted by activation (desc_act), which is not supported for experts"
+    if matrix.type == usual:
+        why = "has its columns sorted (desc_act) in another way than the gate of the same expert"
     text = f"{next(iter(weight.parts.values())).path}: {weight.name} {why}"
     raise UsageError(text, hint="use a checkpoint quantised without desc_act, or a GGUF file")
 

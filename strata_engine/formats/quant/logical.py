@@ -6,7 +6,7 @@ plain ones stand for themselves. No torch at import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from strata_engine.formats.quant.layout import Layout, Scheme
 from strata_engine.formats.quant.own_block import type_for
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from strata_engine.formats.quant.relay import Relaid
@@ -56,20 +57,35 @@ class LogicalWeight:
 
     def relaid(self, source: WeightSource, keep_order: bool = True) -> Relaid:
         """A quantised matrix as kernels multiply it, see relay.py. Raises CorruptFile on impossible numbers."""
-        import numpy as np
-
         from strata_engine.formats.quant.relay import relay
+
+        layout, parts = self._mapped(source)
+        try:
+            return relay(layout, parts, keep_order)
+        except ValueError as error:
+            raise _corrupt(self.name, self.parts, str(error)) from error
+
+    def relaid_pieces(self, source: WeightSource) -> Iterator[Relaid]:
+        """The same in runs of rows, all of one type and order: only one of them takes memory. Raises CorruptFile."""
+        from strata_engine.formats.quant.relay import relay
+        from strata_engine.formats.quant.row_parts import pieces
+
+        layout, parts = self._mapped(source)
+        try:
+            for some in pieces(layout, parts, *self.shape):
+                yield relay(layout, some)
+        except ValueError as error:
+            raise _corrupt(self.name, self.parts, str(error)) from error
+
+    def _mapped(self, source: WeightSource) -> tuple[Layout, dict[str, NDArray[Any]]]:
+        import numpy as np
 
         if self.layout is None:
             raise ValueError(f"{self.name} is stored plain")
-        parts = {
+        return self.layout, {
             name: np.frombuffer(source.read(meta.name), _NUMPY_NAMES[meta.type]).reshape(meta.shape)
             for name, meta in self.parts.items()
         }
-        try:
-            return relay(self.layout, parts, keep_order)
-        except ValueError as error:
-            raise _corrupt(self.name, self.parts, str(error)) from error
 
     def read(self, source: WeightSource) -> dict[str, Tensor]:
         """Copies of the parts of a quantised matrix, each with the dtype it was stored in."""

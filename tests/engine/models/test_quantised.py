@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from strata_engine.errors import UsageError
+from strata_engine.formats.quant import row_parts
+from strata_engine.formats.quant.logical import logical_weights
 from strata_engine.models.load import load_model
 from strata_kernels.native import NativeOps
 from strata_kernels.reference.ops import ReferenceOps
@@ -30,11 +33,11 @@ def test_logits_equal_transformers(name, make):
     assert error <= (1e-4 if make is ReferenceOps else 1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "gptq-desc-act"])
+@pytest.mark.parametrize("name", SCHEMES)
 def test_experts_of_every_scheme(name):
     source, model = quantised("qwen3_moe", name, num_experts=4)
     runner = Runner(source, NativeOps())
-    assert (runner.all_logits(IDS) - oracle_logits(model, IDS)).abs().max().item() <= 1e-3
+    assert (runner.all_logits(IDS, [31, 1, 8]) - oracle_logits(model, IDS)).abs().max().item() <= 1e-3
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -51,6 +54,10 @@ def test_matrices_are_held_as_they_are_stored_not_inflated(name):
             packed.append(weight.type)
             return super().pack_mapped(weight)
 
+        def pack_pieces(self, weight_type, rows, cols, pieces):
+            packed.append(weight_type)
+            return super().pack_pieces(weight_type, rows, cols, pieces)
+
     loaded = load_model(source, Counting())
     assert set(packed) == {HELD[name], "F32"}  # F32: the head
     assert packed.count(HELD[name]) == 2 * 7
@@ -63,11 +70,30 @@ def source_label(name: str) -> str:
     return {**labels, "gptq-desc-act": "GPTQ_INT4", "fp8": "FP8_E4M3"}.get(name, "QQQ_INT4")
 
 
-def test_sorted_columns_of_experts_are_refused_by_name():
+@pytest.mark.parametrize("make", [ReferenceOps, NativeOps], ids=["reference", "native"])
+def test_an_expert_whose_gate_and_up_are_sorted_apart_is_refused_by_name(make):
     source, _ = quantised("qwen3_moe", "gptq-desc-act", num_experts=2)
-    with pytest.raises(UsageError, match=r"experts\.0\.gate_proj.*desc_act") as caught:
-        load_model(source, NativeOps())
+    groups = np.frombuffer(source.read("model.layers.1.mlp.experts.1.up_proj.g_idx"), np.int32)
+    groups[:] = groups[::-1].copy()
+    with pytest.raises(UsageError, match=r"layers\.1\.mlp\.experts\.1\.up_proj.*desc_act.*gate") as caught:
+        load_model(source, make())
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_relaid_in_pieces_is_relaid_as_a_whole(name, monkeypatch):
+    source, _ = quantised("qwen3", name, intermediate_size=640)
+    monkeypatch.setattr(row_parts, "_PIECE_ELEMENTS", 1)  # STEP rows at once
+    found = 0
+    for weight in logical_weights(source).values():
+        if weight.layout is None:
+            continue
+        whole, pieces = weight.relaid(source), list(weight.relaid_pieces(source))
+        assert {piece.type for piece in pieces} == {whole.type}
+        assert len(pieces) == -(-weight.shape[0] // row_parts.STEP)
+        assert np.array_equal(np.concatenate([piece.data for piece in pieces]), whole.data)
+        found += len(pieces) > 1
+    assert found
 
 
 def test_groups_that_are_no_blocks_are_held_as_floats_and_told():
