@@ -2,7 +2,7 @@
 
 Serves `show --tensors` and `fit` before anything is downloaded. Shapes are those the family wants, storage follows the
 quantization_config. What no config tells is assumed as published checkpoints have it: routers, embeddings and heads are
-not quantised, plain tensors are of the config's dtype, experts are stored one by one. No torch.
+not quantised, nor is an image tower, plain tensors are of the config's dtype, experts are stored one by one. No torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from strata_engine.errors import NotFound
 from strata_engine.formats.base import TensorMeta, WeightSource
-from strata_engine.formats.nested import flat_config
+from strata_engine.formats.nested import flat_config, plain_name
 from strata_engine.formats.open import open_weights
 from strata_engine.formats.projector import open_with_projector
 from strata_engine.formats.quant.config import scheme_of
@@ -24,12 +24,15 @@ from strata_engine.formats.quant.layout import Layout, Scheme
 from strata_engine.formats.safetensors import INDEX_NAME, read_index, read_json
 from strata_engine.formats.safetensors_header import DTYPE_BITS
 from strata_engine.models import find_model
+from strata_engine.models.base import Model
 from strata_engine.models.names import Wanted
+from strata_engine.models.vision.config import planned_vision
+from strata_engine.models.vision.tensors import tower_tensors
 from strata_engine.registry.files import ModelFiles
 from strata_engine.registry.local import config_only
 
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_LEFT_ALONE = re.compile(r".*router|head|embed")
+_LEFT_ALONE = re.compile(r".*router|head|embed|vision\..*")
 _SIDE_FILES = ("config", "generation_config", "quantize_config", "quant_config")
 
 
@@ -75,12 +78,20 @@ def planned(directory: Path) -> PlannedSource:
     names = read_index(index)[0] if index.is_file() else None
     plan = _Plan(source, scheme_of(found), _dtype(found["config"]), names)
     tensors: dict[str, TensorMeta] = {}
-    for want in family.wanted(family.configure(source), source):
+    for want in family.wanted(family.configure(source), source) + _tower(family, source, names):
         for name, (kind, shape) in plan.stored(want).items():
             nbytes = prod(shape) * DTYPE_BITS[kind] // 8
             tensors[name] = TensorMeta(name, shape, kind, directory / "config.json", 0, nbytes)
     source.known = tensors
     return source
+
+
+def _tower(family: type[Model], source: PlannedSource, names: Collection[str] | None) -> list[Wanted]:
+    """Of the image tower, which releases have where their config names one; an index without it says no."""
+    vision = planned_vision(source) if family.sees else None
+    if vision is None or (names is not None and not any(plain_name(name).startswith("visual.") for name in names)):
+        return []
+    return tower_tensors(vision, source)
 
 
 def open_or_plan(files: ModelFiles) -> WeightSource:

@@ -15,6 +15,12 @@ _QWEN35 = {"vocab_size": 248320, "head_dim": 256, "max_position_embeddings": 262
                                "mrope_section": [11, 11, 10], "mrope_interleaved": True}}  # fmt: skip
 
 
+# models.md 2.5: the tower of the whole Qwen3.5 line; Qwen3-VL has the same and a deepstack
+VISION = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "in_channels": 3,
+          "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304,
+          "hidden_act": "gelu_pytorch_tanh", "deepstack_visual_indexes": []}  # fmt: skip
+
+
 def _kinds(layers: int) -> list[str]:
     return ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
 
@@ -29,6 +35,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3-8b": {
         **_QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
         "num_key_value_heads": 8, "tie_word_embeddings": False,
+    },
+    "qwen3-vl-8b": {
+        **_QWEN3, "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl_text",
+        "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "tie_word_embeddings": False, "max_position_embeddings": 262144,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20],
+                            "mrope_interleaved": True},
     },
     "qwen3-30b-a3b": {
         **_QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
@@ -64,10 +77,23 @@ QUANTISED: dict[str, dict[str, Any]] = {
     "fp8": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
             "modules_to_not_convert": ["lm_head", "model.embed_tokens"]},
     "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
+    "w4a16": {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
+              "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                  "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}}}},
+    "qqq": {"quant_method": "qqq", "wbits": 4, "group_size": 128},
     # the official kind of Qwen3.5: routed experts only
     "experts": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False,
                 "dynamic": {"-:.*attn.*": {}, "-:.*shared_expert.*": {}, "-:.*mtp.*": {}, "-:.*visual.*": {}}},
 }  # fmt: skip
+
+
+def seeing(config: dict[str, Any], deepstack: tuple[int, ...] = ()) -> dict[str, Any]:
+    """The config.json of a release that holds an image tower: the decoder's keys are nested."""
+    outer = {"architectures", "quantization_config", "tie_word_embeddings"}
+    text = {key: value for key, value in config.items() if key not in outer}
+    vision = {**VISION, "out_hidden_size": config["hidden_size"], "deepstack_visual_indexes": list(deepstack)}
+    kept = {key: value for key, value in config.items() if key in outer}
+    return {**kept, "text_config": text, "vision_config": vision, "image_token_id": 151655}
 
 
 def config_of(name: str, quantised: str) -> dict[str, Any]:

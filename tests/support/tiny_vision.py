@@ -18,6 +18,7 @@ from strata_engine.core.pictures import Picture, Pictures
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.nested import flattened
 from strata_engine.text import images
+from tests.support import tiny_hybrid
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_hybrid import EXPERTS, LINEAR
 from tests.support.tiny_models import BASE, draw, memory_source
@@ -110,13 +111,40 @@ def oracle(
 def write_vl_gguf(
     model: transformers.PreTrainedModel, directory: Path, tokenizer: bool | dict[str, Any] = False, out_width: int = 64
 ) -> tuple[Path, Path]:
-    """A Qwen3-VL as the two files of llama.cpp: the decoder's and the projector's. `out_width` may be wrong."""
+    """A model that sees as the two files of llama.cpp: the decoder's and the projector's. `out_width` may be wrong."""
     text, vision = model.config.text_config, model.config.vision_config
     decoder, projector = directory / "model.gguf", directory / "mmproj-model.gguf"
     state = {name: value.detach().float().numpy() for name, value in model.state_dict().items()}
-    write_gguf(decoder, "qwen3vl", _decoder_keys(text), _decoder_tensors(state, text), tokenizer=tokenizer)
+    family = text.model_type.removesuffix("_text")
+    if family in tiny_hybrid.ARCHITECTURES:
+        own = _Part(
+            {spelled(name): value for name, value in model.state_dict().items() if ".visual." not in name}, text
+        )
+        keys, tensors = tiny_hybrid.gguf_metadata(text), tiny_hybrid.gguf_tensors(own, family)  # type: ignore[arg-type]
+        write_gguf(decoder, tiny_hybrid.ARCHITECTURES[family], keys, tensors, tokenizer=tokenizer)
+    else:
+        write_gguf(decoder, "qwen3vl", _decoder_keys(text), _decoder_tensors(state, text), tokenizer=tokenizer)
     write_gguf(projector, "clip", _projector_keys(vision, out_width), _projector_tensors(state, vision, out_width))
     return decoder, projector
+
+
+class _Part:
+    """The decoder of a model, for a converter that asks a model."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], config: Any) -> None:
+        self._tensors, self.config = tensors, config
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self._tensors
+
+
+def _decoder_state(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {spelled(name): value for name, value in model.state_dict().items() if ".visual." not in name}
+
+
+def spelled(name: str) -> str:
+    """A name of the nested decoder as in a text-only checkpoint."""
+    return name.replace("model.language_model.", "model.", 1)
 
 
 def _decoder_keys(text: Any) -> dict[str, Any]:
@@ -150,7 +178,7 @@ def _decoder_tensors(state: dict[str, np.ndarray], text: Any) -> dict[str, np.nd
 
 
 def _projector_keys(vision: Any, out_width: int) -> dict[str, Any]:
-    layers = [number in vision.deepstack_visual_indexes for number in range(vision.depth)]
+    layers = [number in _deepstack(vision) for number in range(vision.depth)]
     return {
         "clip.projector_type": "qwen3vl_merger",
         "clip.has_vision_encoder": True,
@@ -172,6 +200,10 @@ def _projector_keys(vision: Any, out_width: int) -> dict[str, Any]:
     }
 
 
+def _deepstack(vision: Any) -> list[int]:
+    return list(getattr(vision, "deepstack_visual_indexes", None) or [])
+
+
 def _projector_tensors(state: dict[str, np.ndarray], vision: Any, out_width: int) -> dict[str, np.ndarray]:
     names = {"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"}
     names |= {"patch_embed.proj.bias": "v.patch_embd.bias", "pos_embed.weight": "v.position_embd.weight"}
@@ -179,7 +211,7 @@ def _projector_tensors(state: dict[str, np.ndarray], vision: Any, out_width: int
     for n in range(vision.depth):
         names |= {f"blocks.{n}.{ours}": f"v.blk.{n}.{theirs}" for ours, theirs in parts.items()}
         names |= {f"blocks.{n}.norm{i}": f"v.blk.{n}.ln{i}" for i in (1, 2)}
-    for at, block in enumerate(vision.deepstack_visual_indexes):
+    for at, block in enumerate(_deepstack(vision)):
         merger = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
         names |= {f"deepstack_merger_list.{at}.{ours}": f"v.deepstack.{block}.{m}" for ours, m in merger.items()}
     found = {}

@@ -81,6 +81,16 @@ def read_vision(source: WeightSource) -> VisionConfig | None:
     return config
 
 
+def planned_vision(source: WeightSource) -> VisionConfig | None:
+    """The tower that config.json tells of, whether or not there are weights. Raises as `read_vision`."""
+    metadata, where = source.metadata(), str(source.paths[0]) if source.paths else source.kind
+    if not isinstance((metadata.get("config") or {}).get("vision_config"), dict):
+        return None
+    config = _from_hf(metadata, where)
+    _check(config, where)
+    return config
+
+
 def _check(config: VisionConfig, where: str) -> None:
     if config.width % config.heads or config.width // config.heads % 4:
         raise CorruptFile(f"{where}: image tower of width {config.width} does not split into {config.heads} heads")

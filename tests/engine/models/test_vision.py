@@ -106,6 +106,22 @@ def test_a_projector_file_gives_the_same_logits(tmp_path):
     assert (first - second).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
+def test_hybrids_see_the_same_from_two_files(tmp_path, experts, measured):
+    """Decoder (value heads tiled, norms with their 1) and projector, both written after the notes."""
+    model = tiny_vl_35(experts)
+    ids, pictures = seen_prompt(*TWO)
+    prompt, ids = len(ids), [*ids, 14, 15, 16]
+    source = with_projector(*map(open_weights, write_vl_gguf(model, tmp_path)))
+    from_files, in_memory = Runner(source, ReferenceOps()), Runner(source_of(model), ReferenceOps())
+    assert from_files.loaded.notices == ()
+    first, second = (r.all_logits(ids, [2, 5, 4, 30], r.see(pictures)) for r in (from_files, in_memory))
+    assert (first - second).abs().max() <= 1e-4
+    error = (first - oracle(model, ids, pictures, prompt)).abs().max().item()
+    family = "qwen3_5_moe" if experts else "qwen3_5"
+    assert measured(f"{family} sees", "gguf + mmproj", "reference", "transformers", error) <= 1e-3
+
+
 def test_a_decoder_file_alone_is_a_text_model(tmp_path):
     decoder, _ = write_vl_gguf(tiny_vl(), tmp_path)
     assert Runner(open_weights(decoder), ReferenceOps()).loaded.tower is None
