@@ -49,8 +49,9 @@ def pull(
     ],
     draft: Annotated[bool, typer.Option("--draft/--no-draft", help="Also the model's drafters")] = False,
     mmproj: Annotated[
-        bool, typer.Option("--mmproj/--no-mmproj", help="Also the image projector of a GGUF repository")
-    ] = False,
+        bool | None,
+        typer.Option("--mmproj/--no-mmproj", help="Also the image projector of a GGUF repository (as it fits)"),
+    ] = None,
     quant: Annotated[str, typer.Option(metavar="QUANT", help="Variant or quant, as after a colon")] = "",
     revision: Annotated[str, typer.Option(metavar="REVISION", help="Branch, tag or commit, as after an @")] = "",
     mirror: Annotated[str, typer.Option(metavar="URL", help="Hugging Face mirror, before HF_ENDPOINT")] = "",
@@ -74,7 +75,7 @@ def pull(
     return run.all([_chosen(text, quant, revision) for text in models])
 
 
-def _options(app: App, mirror: str, source: From | None, verify: Verify, mmproj: bool) -> PullOptions:
+def _options(app: App, mirror: str, source: From | None, verify: Verify, mmproj: bool | None) -> PullOptions:
     only = _KINDS[source] if source else ""
     return dataclasses.replace(pull_options(app, mirror), only=only, verify=verify.value, mmproj=mmproj)
 

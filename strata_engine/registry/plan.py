@@ -19,14 +19,17 @@ from strata_engine.registry.sources import Hubs
 
 @dataclass(frozen=True)
 class PullOptions:
-    """How to pull. `only`: one kind of source ("" = all). `answer_s`: how long a source may stay silent."""
+    """How to pull. `only`: one kind of source ("" = all). `answer_s`: how long a source may stay silent.
+
+    `mmproj`: with the image projector of a GGUF repository; None: if it holds one that fits.
+    """
 
     hubs: HubSettings = field(default_factory=HubSettings)
     transfer: TransferOptions = field(default_factory=TransferOptions)
     offline: bool = False
     verify: str = "size"
     only: str = ""
-    mmproj: bool = False
+    mmproj: bool | None = None
     answer_s: float = 3.0
 
 
@@ -136,8 +139,8 @@ def _filled(draft: PullPlan, source: Source, listing: Listing, wanted: str) -> P
     else:
         quant = "" if source.kind == "url" or draft.reference != draft.base else wanted
         chosen, variant = select(listing.files, quant, source.repo or source.url)
-        if draft.options.mmproj:
-            chosen = add_mmproj(chosen, listing.files)
+        if draft.options.mmproj is not False:
+            chosen = add_mmproj(chosen, listing.files, fitting=draft.options.mmproj is None)
         files, variant = tuple(chosen), draft.variant or variant
     directory = any(f.name == "config.json" for f in files)
     reference = draft.reference

@@ -111,9 +111,16 @@ def _checkpoint(files: Sequence[CatalogFile], wanted: str, repo: str) -> tuple[l
     return kept, ""
 
 
-def add_mmproj(chosen: list[CatalogFile], files: Sequence[CatalogFile]) -> list[CatalogFile]:
-    """The files with the repository's image projector, 16 bit where there is a choice."""
+def add_mmproj(chosen: list[CatalogFile], files: Sequence[CatalogFile], fitting: bool = False) -> list[CatalogFile]:
+    """The files with the repository's image projector, 16 bit where there is a choice.
+
+    `fitting`: only one that belongs to the chosen GGUF file by the rule of `projector_for`.
+    """
     found = [f for f in files if role_of(f.name) == "mmproj"]
+    if fitting:
+        model = next((f.name for f in chosen if f.role == "weights" and f.name.endswith(".gguf")), "")
+        name = projector_for(model, [f.name for f in files]) if model else ""
+        found = [f for f in found if f.name == name]
     if not found or any(f.path == o.path for f in found for o in chosen):
         return chosen
     best = min(found, key=lambda f: _closest(f.path))

@@ -218,12 +218,22 @@ def test_a_project_of_other_files_is_no_model(hub: FakeHub, store: Store):
         pull_text("u/r", store, NONE, options(hub.url))
 
 
-def test_the_image_projector_comes_on_request(hub: FakeHub, store: Store):
+@pytest.mark.parametrize("asked", [True, None, False])
+def test_the_image_projector_comes_along_unless_it_is_declined(hub: FakeHub, store: Store, asked: bool | None):
     hub.repository(
         "u/r", {"x-Q4_K_M.gguf": MODEL, "mmproj-F16.gguf": gguf_like(500), "mmproj-F32.gguf": gguf_like(600)}
     )
-    files = pull_text("u/r", store, NONE, options(hub.url, mmproj=True))
-    assert {f.name: f.role for f in files.files} == {"x-Q4_K_M.gguf": "weights", "mmproj-F16.gguf": "mmproj"}
+    files = pull_text("u/r", store, NONE, options(hub.url, mmproj=asked))
+    beside = {"mmproj-F16.gguf": "mmproj"} if asked is not False else {}
+    assert {f.name: f.role for f in files.files} == {"x-Q4_K_M.gguf": "weights", **beside}
+
+
+def test_a_projector_of_another_model_stays_where_it_is(hub: FakeHub, store: Store):
+    hub.repository("u/r", {"a-Q4_K_M.gguf": MODEL, "b-Q8_0.gguf": gguf_like(900), "mmproj-b-F16.gguf": gguf_like(500)})
+    files = pull_text("u/r:Q4_K_M", store, NONE, options(hub.url))
+    assert [f.name for f in files.files] == ["a-Q4_K_M.gguf"]
+    files = pull_text("u/r:Q8_0", store, NONE, options(hub.url))
+    assert [f.name for f in files.files] == ["b-Q8_0.gguf", "mmproj-b-F16.gguf"]
 
 
 def test_a_drafter_is_pulled_under_its_own_name(hub: FakeHub, store: Store, tmp_path: Path):
