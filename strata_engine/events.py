@@ -1,6 +1,6 @@
 """What comes up from the engine: one dataclass an event. Imports nothing of ours but errors.
 
-A stream is: Started, then any number of Text / Reasoning / Notice, then exactly one Finish or Failed.
+A stream is: Started, then any number of Reading / Text / Reasoning / Notice, then exactly one Finish or Failed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ class Started:
     sequence_id: str
     prompt_tokens: int
     cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A part of a long prompt has run, before any text: `done_tokens` of `prompt_tokens`."""
+
+    done_tokens: int
+    prompt_tokens: int
 
 
 @dataclass(frozen=True)
@@ -127,4 +135,4 @@ class Failed:
     error: LlmrunError
 
 
-Event = Started | Text | Reasoning | Notice | Finish | Failed
+Event = Started | Reading | Text | Reasoning | Notice | Finish | Failed

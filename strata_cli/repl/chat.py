@@ -73,7 +73,7 @@ class Chat:
 
     def _attached(self, text: str) -> tuple[str, list[Part]]:
         """The message without the image paths in it, and all images to send. Raises NotFound for a missing one."""
-        missing, paths = missing_images(text), image_paths(text)
+        missing, paths = missing_images(text, bare_names=can_see(self.model)), image_paths(text)
         if missing:
             raise NotFound(f"no such image: {', '.join(missing)} (nothing was sent)", "check the path; " + _AS_TEXT)
         if paths and not can_see(self.model):

@@ -22,7 +22,8 @@ def keys_unseen(stream: TextIO | None = None) -> Iterator[None]:
     except (OSError, ValueError, termios.error):
         yield
         return
-    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    # without NOFLSH the terminal throws away what was typed ahead when Ctrl-C comes
+    quiet = [*before[:3], (before[3] & ~termios.ECHO) | termios.NOFLSH, *before[4:]]
     try:
         termios.tcsetattr(fd, termios.TCSANOW, quiet)  # not TCSAFLUSH: what was typed ahead stays
         yield

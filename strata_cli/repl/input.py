@@ -80,14 +80,18 @@ def _image_of(word: str) -> str:
     return str(path) if path else ""
 
 
-def missing_images(text: str) -> list[str]:
-    """Words outside `code` that spell the path of an image (a folder in it, or file:) where there is no such file."""
+def missing_images(text: str, bare_names: bool = False) -> list[str]:
+    """Words outside `code` that spell the path of an image (a folder in it, or file:) where there is no such file.
+
+    `bare_names`: names without a folder, too.
+    """
     found: list[str] = []
     for match in _WORD.finditer(_CODE.sub(" ", text)):
         word = (match[1] or match[2] or re.sub(r"\\(.)", r"\1", match[3])).rstrip(",;:!?)")
         bare = word.rstrip(".")
         is_path = "/" in bare and ("://" not in bare or bare.startswith("file:"))
-        if is_path and bare.lower().endswith(_IMAGES) and not (_as_path(word) or _as_path(bare)):
+        is_name = bare_names and "/" not in bare and not bare.startswith((".", "*"))
+        if (is_path or is_name) and bare.lower().endswith(_IMAGES) and not (_as_path(word) or _as_path(bare)):
             found.append(bare)
     return found
 

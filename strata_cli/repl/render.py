@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from strata_cli.output import Output, clean
 from strata_cli.speculation import drafts_line
-from strata_engine.events import Event, Failed, Finish, Notice, Reasoning, Started, Text, Token
+from strata_engine.events import Event, Failed, Finish, Notice, Reading, Reasoning, Started, Text, Token
 from strata_engine.runtime.api import Stream
 
 _NEWS = ("spec_verify",)  # notices that tell of no loss
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_WIPE = "\r\x1b[2K"
 
 
 @dataclass
@@ -67,9 +68,14 @@ class AnswerView:
         self._last = "\n"
         self._in_thinking = False
         self._held: list[Notice] = []  # those that came in the middle of a line
+        self._reading = False  # a line about the prompt stands on the terminal
 
     def show(self, event: Event) -> None:
         """Print one event."""
+        if isinstance(event, Reading):
+            self._show_reading(event)
+            return
+        self._end_reading()
         if isinstance(event, Reasoning):
             self._show_thinking(event.text)
         elif isinstance(event, Text) and event.text:
@@ -85,6 +91,7 @@ class AnswerView:
 
     def end(self, mark: str = "") -> None:
         """Close the answer: the mark, then a newline unless the text ended with one."""
+        self._end_reading()
         self._end_thinking()
         if mark:
             self._write(mark.lstrip() if self._last == "\n" else mark)
@@ -99,6 +106,20 @@ class AnswerView:
     def _say(self, notice: Notice) -> None:
         say = self._output.note if notice.code in _NEWS else self._output.warn
         say(notice.message)
+
+    def _show_reading(self, event: Reading) -> None:
+        err = self._output.stderr
+        if self._output.quiet or not err.isatty():
+            return
+        self._reading = True
+        err.write(f"{_WIPE}reading prompt {event.done_tokens}/{event.prompt_tokens}")
+        err.flush()
+
+    def _end_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._output.stderr.write(_WIPE)
+            self._output.stderr.flush()
 
     def _show_thinking(self, text: str) -> None:
         if not self._thinking:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from strata_engine.config import SamplingParams
 from strata_engine.core.sequence import Sequence
 from strata_engine.errors import LlmrunError
-from strata_engine.events import Failed, Finish, Reasoning, Started, Text, Timings, Token, Usage
+from strata_engine.events import Failed, Finish, Reading, Reasoning, Started, Text, Timings, Token, Usage
 from strata_engine.runtime.prompt import Prompt
 from strata_engine.runtime.sampler import Chooser
 from strata_engine.runtime.spec_meters import SequenceMeter
@@ -53,6 +53,11 @@ class Active:
         self.stream.put(Started(self.sequence.id, self.sequence.prompt_tokens, self.sequence.cached_tokens))
         for notice in self.prompt.notices:
             self.stream.put(notice)
+
+    def reading(self) -> None:
+        """Rows of the prompt have run and others follow (not told when a preempted answer is computed again)."""
+        if not self.first_token_s:
+            self.stream.put(Reading(self.sequence.hold.tokens, self.sequence.prompt_tokens))
 
     def advance_all(self, logits: Floats, drafts: tuple[int, ...]) -> Advance:
         """Choose token after token of rows f32 [1 + drafts, V], as long as the next row's draft is the token chosen."""

@@ -183,7 +183,7 @@ class Engine:
         actives = [self._active[piece.sequence.id] for piece in work.pieces]
         for active in actives:
             self._guarded(active, active.start)
-        pieces = [p for p in work.pieces if p.sequence.id in self._active]
+        pieces = self._looked([p for p in work.pieces if p.sequence.id in self._active])
         ran_s = self._compute(self._spec.extend(pieces, self._make_room) if self._spec.active else pieces)
         self._tell_notices()
         self._meters.count_host(time.perf_counter() - begun - ran_s)
@@ -196,6 +196,26 @@ class Engine:
         for notice in self._spec.take_notices():
             for active in list(self._active.values()):
                 self._guarded(active, active.stream.put, notice)
+
+    def _looked(self, pieces: list[Piece]) -> list[Piece]:
+        """Beside others that can go on, a prompt waits for its images: one is made a step, of the first such prompt."""
+        blind = [piece for piece in pieces if self._sees_new(piece)]
+        if self.parts.eye is None or not blind or len(blind) == len(pieces):
+            return pieces
+        first, held = blind[0].sequence, {piece.sequence.id for piece in blind}
+        assert first.pictures is not None
+        ready, error = attempt(self.parts.eye.look, first.pictures, first.hold.tokens, blind[0].count)
+        if error is not None:
+            self._fail(self._active[first.id], error)
+        elif ready:
+            held.remove(first.id)
+        return [piece for piece in pieces if piece.sequence.id not in held]
+
+    @staticmethod
+    def _sees_new(piece: Piece) -> bool:
+        """Do its rows see an image whose features are not made yet?"""
+        pictures, start = piece.sequence.pictures, piece.sequence.hold.tokens
+        return pictures is not None and any(i.features is None for i in pictures.within(start, piece.count))
 
     def _compute(self, pieces: list[Piece], again: bool = False) -> float:
         """Run the rows and let each sequence go on; seconds spent in the model.
@@ -225,6 +245,9 @@ class Engine:
             rows = sum(piece.rows for piece in pieces)
             features, known = self.parts.executor.features(rows), self.parts.executor.recorded == recorded
             self._spec.settle(verdicts, features, time.perf_counter() - begun, known)
+        for piece in pieces:
+            if not piece.last and piece.sequence.id in self._active:
+                self._guarded(self._active[piece.sequence.id], self._active[piece.sequence.id].reading)
         for verdict in verdicts:  # whoever hears of an end finds all counted
             if verdict.finish is not None:
                 self._finish(verdict.piece, verdict.finish)

@@ -87,6 +87,14 @@ class Eye:
                 image.patches = None
         return pictures.sight(start, count, self.feature_width)
 
+    def look(self, pictures: Pictures, start: int, count: int) -> bool:
+        """Make the features of one image that `count` rows from token `start` see; False while others lack theirs."""
+        waiting = [image for image in pictures.within(start, count) if image.features is None]
+        if waiting:
+            waiting[0].features = self._features(waiting[0])
+            waiting[0].patches = None
+        return len(waiting) <= 1
+
     def _features(self, image: Picture) -> NDArray[np.float32]:
         found = self._kept.pop(image.key, None)
         if found is None:

@@ -172,6 +172,40 @@ def test_sequences_with_images_push_each_other_out_and_come_back(folder):
         engine.check()
 
 
+def test_while_others_decode_images_are_made_one_a_step(folder):
+    config = EngineConfig(kv_type="f32", max_sequences=2, batch_rows=64, page_tokens=8, context_tokens=128)
+    many = asked(*(file_of(picture(16, 16 + 8 * n)) for n in range(4)))
+    with Engine.open(local_model(str(folder)), config, ReferenceBackend()) as engine:
+        alone = ids_of(list(engine.submit(many, replace(GREEDY, max_tokens=MORE))))
+    with Engine.open(local_model(str(folder)), config, ReferenceBackend()) as engine:
+        log: list[str] = []
+        decoding, submitted = threading.Event(), threading.Event()
+        executor, tower = engine.parts.executor, engine.parts.loaded.tower
+        ran, made = executor.run, tower.features
+
+        def run(spans: Sequence[Span]):
+            log.append("step")
+            if len(log) > 3:  # the first sequence has its image behind it
+                decoding.set()
+                submitted.wait(60)
+            return ran(spans)
+
+        def features(*given):
+            log.append("image")
+            return made(*given)
+
+        executor.run, tower.features = run, features
+        first = engine.submit(asked(CAT), replace(GREEDY, max_tokens=40))
+        assert decoding.wait(60)
+        second = engine.submit(many, replace(GREEDY, max_tokens=MORE))
+        begun = len(log)
+        submitted.set()
+        assert ids_of(list(second)) == alone
+        assert len(ids_of(list(first))) == 40
+        assert log[begun:].count("image") == 4
+        assert all("step" in pair for pair in zip(log, log[1:], strict=False))
+
+
 def test_the_estimate_counts_projector_and_tower(model, folder):
     files = local_model(str(folder / "model.gguf"))
     assert [file.name for file in files.role("mmproj")] == ["mmproj-model.gguf"]

@@ -174,6 +174,24 @@ def test_a_missing_image_is_one_error_and_nothing_is_sent(desk, path: str):
     assert d.service.requests == [] and d.roles == []
 
 
+@pytest.mark.parametrize("name", ["cat.png", '"my cat.jpeg"', "CAT.PNG?"])
+def test_a_name_without_a_folder_is_one_error_where_the_model_could_see_it(desk, name: str):
+    d = desk(answer("never"))
+    d.chat.model = replace(d.chat.model, capabilities=("chat", "vision"))
+    d.say(f"what is in {name}")
+    assert "no such image" in d.err.getvalue() and d.err.getvalue().count("error:") == 1
+    assert "backticks" in d.err.getvalue()
+    assert d.service.requests == []
+
+
+@pytest.mark.parametrize("text", ["what of `cat.png`?", "save as .png", "all *.png files", "https://a.b/c.png"])
+def test_words_that_name_no_image_are_sent_to_a_model_that_sees(desk, text: str):
+    d = desk(answer("fine"))
+    d.chat.model = replace(d.chat.model, capabilities=("chat", "vision"))
+    d.say(text)
+    assert d.roles[0] == ("user", text)
+
+
 @pytest.mark.parametrize("text", ["how do I open cat.png?", "see `./no-cat.png`", "https://a.b/c.png", "and/or .png"])
 def test_words_that_are_no_image_paths_are_sent(desk, text: str):
     d = desk(answer("fine"))

@@ -38,6 +38,13 @@ def test_keys_are_hidden_inside_and_shown_again_behind(terminal):
     assert stream.readline() == "typed ahead\n"
 
 
+def test_ctrl_c_keeps_what_was_typed_ahead(terminal):
+    master, stream = terminal
+    with keys_unseen(stream):
+        os.write(master, b"typed \x03ahead\n")
+    assert stream.readline() == "typed ahead\n"
+
+
 def test_a_crash_leaves_the_terminal_as_it_was(terminal):
     _, stream = terminal
     before = termios.tcgetattr(stream.fileno())

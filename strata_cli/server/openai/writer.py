@@ -12,7 +12,7 @@ from typing import Any
 
 from strata_cli.server.openai.call import Call
 from strata_cli.server.openai.labels import Labels
-from strata_engine.events import Event, Finish, Notice, Reasoning, Started, Text, Usage
+from strata_engine.events import Event, Finish, Notice, Reading, Reasoning, Started, Text, Usage
 
 Chunk = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Writer(ABC):
             return chunks
         if isinstance(event, Text | Reasoning):
             return [self._chunk([choice]) for choice in self.text_choice(index, event)]
-        if isinstance(event, Started):
+        if isinstance(event, Started | Reading):
             return []
         raise TypeError(f"no chunk for {type(event).__name__}")
 

@@ -10,7 +10,7 @@ import torch
 from strata_engine.chat import ChatRequest, Message, Part, TokenRequest
 from strata_engine.config import SamplingParams
 from strata_engine.errors import ContextExceeded, LlmrunError, NotFound, QueueFull, RequestRefused
-from strata_engine.events import Started, Text
+from strata_engine.events import Reading, Started, Text
 from tests.support.engines import ReferenceBackend, finish_of, ids_of, ids_request, tiny_engine, tokens_of
 from tests.support.tiny_models import oracle_logits, save_tiny, tiny_model
 
@@ -49,7 +49,8 @@ def test_greedy_tokens_equal_transformers(checkpoints, family):
 def test_events_are_started_then_text_then_one_finish(engine):
     events = list(engine.submit(ids_request(*PROMPT), params()))
     assert isinstance(events[0], Started) and events[0].prompt_tokens == len(PROMPT)
-    assert all(isinstance(event, Text) for event in events[1:-1])
+    assert events[1] == Reading(16, 20)  # a step takes 16 rows
+    assert all(isinstance(event, Text) for event in events[2:-1])
     finish = finish_of(events)
     assert (finish.reason, finish.usage.prompt_tokens, finish.usage.completion_tokens) == ("length", 20, 12)
 
