@@ -24,7 +24,7 @@ PLENTY = 8 << 30
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "int8", "f16/int8"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "int8", "f16/int8", "int8/q4"])
 def test_cache_bytes_are_those_of_the_model(checkpoints, family, kv_type):
     source = open_weights(checkpoints[family])
     priced = estimate(source, dataclasses.replace(CONFIG, kv_type=kv_type), PLENTY)
