@@ -70,6 +70,10 @@ class Control(Protocol):
         """How many of each sequence's drafts to verify, of those that were `drafted`."""
         ...
 
+    def otherwise(self, plan: Plan) -> Plan:
+        """Another plan for the step in which `plan` came to no drafts; plain decoding after the last."""
+        ...
+
     def record(self, done: Round) -> None:
         """A step in which sequences decoded, plain ones too."""
         ...
@@ -91,6 +95,10 @@ class FixedControl:
     def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
         """All drafts."""
         return list(drafted)
+
+    def otherwise(self, plan: Plan) -> Plan:
+        """Plain decoding."""
+        return Plan()
 
     def record(self, done: Round) -> None:
         """Learns nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -10,6 +10,7 @@ from strata_backends.base import Choice
 from strata_engine.config import SPEC_METHODS, SpecConfig
 from strata_engine.draft import DRAFTERS
 from strata_engine.draft.base import DraftContext, Drafter
+from strata_engine.draft.controller import Controller
 from strata_engine.draft.plan import Control, FixedControl
 from strata_engine.errors import LlmrunError, NotFound, UsageError
 from strata_engine.events import Notice
@@ -57,7 +58,14 @@ def open_drafters(context: DraftContext) -> Drafting:
         return Drafting(notices=(Notice("spec_unavailable", f"no speculation ({spec.method}): {error.message}"),))
     most = min(spec.n_max or max(drafter.most for drafter in found), max(drafter.most for drafter in found))
     choices = tuple(Choice("drafter", drafter.name, _told(drafter, most)) for drafter in found)
-    return Drafting(tuple(found), FixedControl(most), most, choices, tuple(notices))
+    return Drafting(tuple(found), _control(found, spec, most), most, choices, tuple(notices))
+
+
+def _control(found: Sequence[Drafter], spec: SpecConfig, most: int) -> Control:
+    """What chooses between the drafters and their depths; with `adaptive` off always the deepest of the first."""
+    if spec.adaptive:
+        return Controller({drafter.name: drafter.most for drafter in found}, most, spec.p_min)
+    return FixedControl(most)
 
 
 def _open(context: DraftContext, spec: SpecConfig) -> tuple[list[Drafter], list[Notice]]:

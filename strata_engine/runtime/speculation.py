@@ -47,6 +47,16 @@ class _Step:
     draft_s: float = 0.0
 
 
+@dataclass
+class _Offer:
+    """What a step may try: the plan whose drafter was asked last, and by sequence: room, proposal, drafts that run."""
+
+    plan: Plan = Plan()
+    rooms: dict[str, int] = field(default_factory=dict)
+    proposals: dict[str, Proposal] = field(default_factory=dict)
+    drafts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 class Speculation:
     """The drafters of an engine under one controller. Used from the engine's thread only, once it runs."""
 
@@ -91,23 +101,33 @@ class Speculation:
         for piece in decoding:
             if piece.sequence.generated == 1:
                 control.started()
+        begun, ids = time.perf_counter(), frozenset(p.sequence.id for p in decoding)
         wanting = [p for p in decoding if p.sequence.speculate]
-        plan = control.choose(load, list(self._drafters)) if wanting else Plan()
-        drafter = self._drafters.get(plan.drafter or "")
-        depth, ids = min(plan.depth, self.most), frozenset(p.sequence.id for p in decoding)
-        if drafter is None or depth < 1:
-            self._step = _Step(Plan(), load, ids)
+        offer = self._offer(control, load, wanting, make_room, sum(p.rows for p in pieces)) if wanting else _Offer()
+        self._step = _Step(offer.plan, load, ids, offer.proposals, time.perf_counter() - begun)
+        if not offer.rooms:
             return pieces
-        begun = time.perf_counter()
-        found = make_room(wanting, depth, sum(p.rows for p in pieces))
-        rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
-        asks = [Ask(p.sequence, rooms[p.sequence.id]) for p in wanting if rooms[p.sequence.id]]
-        proposals, drafts = self._ask(control, drafter, load, asks)
-        self._step = _Step(plan, load, ids, proposals, time.perf_counter() - begun)
+        rooms, drafts = offer.rooms, offer.drafts
         return [
             replace(piece, room=rooms.get(piece.sequence.id, 0), drafts=drafts.get(piece.sequence.id, ()))
             for piece in pieces
         ]
+
+    def _offer(self, control: Control, load: Load, wanting: list[Piece], make_room: MakeRoom, rows: int) -> _Offer:
+        """Ask drafter after drafter, as the controller says, until one has drafts that it lets run."""
+        plan, offer = control.choose(load, list(self._drafters)), _Offer()
+        while plan.drafter is not None and not any(offer.drafts.values()):
+            drafter, depth = self._drafters.get(plan.drafter), min(plan.depth, self.most)
+            if drafter is not None and depth > 0:
+                if not offer.rooms:
+                    found = make_room(wanting, depth, rows)
+                    offer.rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
+                given = [min(depth, offer.rooms[p.sequence.id]) for p in wanting]
+                asks = [Ask(p.sequence, room) for p, room in zip(wanting, given, strict=True) if room]
+                offer.plan = plan
+                offer.proposals, offer.drafts = self._ask(control, drafter, load, asks)
+            plan = control.otherwise(plan)
+        return offer
 
     def _ask(
         self, control: Control, drafter: Drafter, load: Load, asks: list[Ask]

@@ -180,7 +180,8 @@ def test_a_speculating_server_gives_the_same_answer_and_counts_its_drafts(tmp_pa
     plain = live.http.post(CHAT, json=body).json()["choices"][0]["message"]
     (words,) = [model for model in service.loaded() if model.name == "words"]
     paths = Paths(*(tmp_path / name for name in ("config", "data", "models", "state", "cache")))
-    config = EngineConfig(kv_type="f32", max_sequences=4, batch_rows=64, spec=SpecConfig("ngram", n_max=3, strict=True))
+    spec = SpecConfig("ngram", n_max=3, strict=True, adaptive=False)
+    config = EngineConfig(kv_type="f32", max_sequences=4, batch_rows=64, spec=spec)
     with LocalService(load_catalog(), Store(paths), config, lambda device: ReferenceBackend()) as opened:
         model = opened.load(words.reference)
         with live_server(opened, served=[Served(model.reference, (model.name,))]) as speculating:

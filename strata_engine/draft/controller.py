@@ -1,0 +1,309 @@
+"""Chooses drafter and depth of each step, so that drafts never cost time in the long run.
+
+For every drafter and depth it knows how many tokens a step is likely to commit and how long draft and step take, and
+takes the most tokens a second; depth 0 is plain decoding. Times are measured by width, so what more rows cost (experts
+of a mixture included) needs no model. Lookup is asked first, for asking costs nothing; its drafts run where their class
+of match beats what the best other plan promises. Three things bound what may be lost:
+
+- an account: seconds saved against plain decoding come in, seconds lost go out, and 1.5 % of all time comes in.
+  Drafts need a balance, whatever the estimates say. So on any text at most that share is lost, and a first allowance.
+- trials of what does not seem to pay come at intervals that double to 128 steps, or sooner where little is at stake,
+  and start anew with success or when a sequence is new.
+- a plain step from time to time keeps the time it compares with true.
+
+No clock and no randomness: the same rounds give the same plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strata_engine.draft.estimates import Acceptance, Costs, Curve, expected
+from strata_engine.draft.plan import Load, Plan, Round
+
+LOOKUPS = ("suffix", "ngram")
+_INCOME = 0.015  # share of all time that may be lost to drafts that do not pay
+_STAKE = 0.007  # share of time that trials may cost where little is at stake
+_ALLOWANCE, _SAVINGS = 6.0, 32.0  # plain steps: the first balance, the highest one
+_MARGIN = 1.01  # drafts must promise this much more than plain decoding
+_PLAIN_EVERY = 64
+_PLAIN_FIRST = 2
+_LEAST_WAIT, _MOST_WAIT, _RARELY = 4, 128, 512
+_HOPE = 0.9  # rate that a trial hopes for
+_TRIED = 4  # drafts of a lookup that is tried
+_FRESH = 4  # rounds for which a choice stands
+_PRIOR = {"ngram": 0.5, "suffix": 0.5, "draft": 0.7, "mtp": 0.75, "eagle3": 0.65, "dflash": 0.75}
+_START = {"mtp": 2, "eagle3": 3, "draft": 3, "dflash": 7}  # depth before anything is known
+_SCARCE = 3  # rounds with drafts until the estimates choose the depth
+
+
+@dataclass
+class _Trials:
+    """When to try again what does not seem to pay."""
+
+    wait: int = _LEAST_WAIT
+    last: int = 0
+
+    def due(self, now: int, loss: float) -> bool:
+        """`loss`: what the estimates say a trial costs, in plain steps."""
+        return now - self.last >= min(self.wait, max(1.0, loss / _STAKE))
+
+    def done(self, paid: bool, now: int) -> None:
+        self.last, self.wait = now, 1 if paid else min(2 * max(self.wait, 2), _MOST_WAIT)
+
+
+@dataclass
+class _Known:
+    """What is known of one drafter."""
+
+    name: str
+    most: int
+    acceptance: Acceptance
+    times: dict[int, Curve] = field(default_factory=dict)  # by batch in powers of two, then by depth
+    trials: _Trials = field(default_factory=_Trials)
+    hopes: _Trials = field(default_factory=_Trials)  # trials of depths that the estimates do not like
+    shapes: set[tuple[int, int]] = field(default_factory=set)  # batch, depth that have run
+    rounds: int = 0
+    turn: int = 0  # which depth the next trial takes
+
+    @property
+    def lookup(self) -> bool:
+        return self.name in LOOKUPS
+
+    def draft_s(self, batch: int, depth: int) -> float:
+        """Seconds to draft so deep; 0.0 before any was measured."""
+        curve = self.times.get((batch - 1).bit_length())
+        return (curve.at(depth) if curve else None) or 0.0
+
+    def learn(self, done: Round, now: int) -> bool:
+        """Rates and times of a round with this drafter. False: its times are those of a shape's first time."""
+        self.rounds += any(done.drafted)
+        for i, (drafted, accepted) in enumerate(zip(done.drafted, done.accepted, strict=True)):
+            judged = accepted if i < len(done.ended) and done.ended[i] else drafted
+            self.acceptance.add(judged, accepted, done.confidence[i] if done.confidence else (), now)
+        shape = (done.load.batch, done.plan.depth)
+        if self.lookup:
+            return True
+        if shape not in self.shapes:
+            self.shapes.add(shape)
+            return False
+        bucket = (done.load.batch - 1).bit_length()
+        self.times.setdefault(bucket, Curve()).add(done.plan.depth, done.draft_s)
+        return True
+
+
+@dataclass
+class _Choice:
+    """The best plan of the drafters that cost something, and what it is compared with."""
+
+    key: tuple[int, int]
+    made: int
+    plan: Plan
+    rate: float
+    plain_s: float
+
+
+class Controller:
+    """The Control of one engine. A new sequence starts from what the engine knows."""
+
+    def __init__(self, drafters: Mapping[str, int], n_max: int | None = None, p_min: float = 0.0) -> None:
+        """`drafters`: name -> deepest useful depth. `n_max`: a bound for all of them. `p_min`: least confidence."""
+        self.costs = Costs()
+        self.balance = 0.0  # seconds
+        self._p_min = p_min
+        self._now = self._plain_at = 0
+        self._opened = self._trial = False
+        self._load = Load(1)
+        self._choice: _Choice | None = None
+        self._second = Plan()  # what to do where lookup finds nothing
+        self._worth = 0.0  # tokens a second of that
+        self._beside = _Trials()
+        self._known = dict[str, _Known]()
+        for name, most in drafters.items():
+            depth = min(most, n_max or most)
+            self._known[name] = _Known(name, depth, Acceptance(_PRIOR.get(name, 0.7), depth))
+        self._others = list[_Known]()
+
+    def started(self) -> None:
+        """A new sequence: its text may suit a drafter that did not pay before."""
+        for known in self._known.values():
+            known.trials.wait = min(known.trials.wait, _LEAST_WAIT)
+            known.hopes.wait = min(known.hopes.wait, 2 * _LEAST_WAIT)
+
+    def choose(self, load: Load, names: Sequence[str] | None = None) -> Plan:
+        """The plan of the coming step. Where it comes to no drafts, `otherwise` has another."""
+        self._now += 1
+        self._trial, self._load, self._second = False, load, Plan()
+        working = [known for known in self._known.values() if names is None or known.name in names]
+        self._others = [known for known in working if not known.lookup]
+        lookup = next((known for name in LOOKUPS for known in working if known.name == name), None)
+        plain_s = self._step_s(load.batch)
+        if plain_s is None or self.costs.plain_count(load.batch, load.context) < _PLAIN_FIRST:
+            return Plan()
+        if self._now - self._plain_at > _PLAIN_EVERY or self.balance <= 0.0:
+            return Plan()
+        self._worth = load.batch / plain_s
+        self._second = self._other(plain_s) if self._others else Plan()
+        if lookup is not None and not self._trial:
+            return Plan(lookup.name, lookup.most)
+        return self._second
+
+    def otherwise(self, plan: Plan) -> Plan:
+        """The other plan, where lookup found nothing that is worth its rows."""
+        known = self._known.get(plan.drafter or "")
+        return self._second if known is not None and known.lookup else Plan()
+
+    def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
+        """How many of each sequence's drafts are worth their rows."""
+        known = self._known[name]
+        counts = [min(count, known.most) for count in drafted]
+        if known.lookup:
+            return self._cut_lookup(known, confidence, counts)
+        if not all(confidence):
+            return counts
+        counts = [self._sure(sure, count) for sure, count in zip(confidence, counts, strict=True)]
+        return counts if self._trial else self._worthwhile(known, confidence, counts)[0]
+
+    def record(self, done: Round) -> None:
+        """Learn from a step."""
+        known, load = self._known.get(done.plan.drafter or ""), done.load
+        timed = (known is None or known.learn(done, self._now)) and done.comparable
+        if not timed:
+            self.costs.first(load.batch, load.context, done.rows, done.step_s)
+            return
+        if done.rows == load.batch:
+            self._plain_at = self._now
+        self.costs.add(load.batch, load.context, done.rows, done.step_s)
+        plain_s = self._step_s(load.batch) or done.step_s
+        if not self._opened:
+            self._opened, self.balance = True, _ALLOWANCE * plain_s
+        spent, saved = done.step_s, 0.0 if known is None else -done.draft_s
+        if done.rows > load.batch:
+            usual = max(self._step_s(done.rows) or spent, plain_s)
+            spent = min(spent, 2.0 * usual)  # what holds the machine up has nothing to do with drafts
+            saved += done.committed / load.batch * plain_s - spent
+        self.balance = min(self.balance + saved + _INCOME * spent, _SAVINGS * plain_s)
+        if known is not None and self._trial:
+            known.trials.done(saved > 0.0, self._now)
+
+    def _step_s(self, rows: int) -> float | None:
+        return self.costs.at(self._load.batch, self._load.context, rows)
+
+    # drafters that cost something: the depth is chosen before they are asked
+
+    def _other(self, plain_s: float) -> Plan:
+        """The best plan of these drafters, or a trial, or plain. Sets what it is worth."""
+        choice = self._chosen(plain_s)
+        plain_rate = self._load.batch / choice.plain_s
+        if choice.rate > _MARGIN * plain_rate:
+            self._worth = choice.rate
+            return self._explored(choice.plan)
+        loss = max(0.0, 1.0 - choice.rate / plain_rate)
+        for known in sorted(self._others, key=lambda known: known.trials.last):
+            if known.trials.due(self._now, loss if known.name == choice.plan.drafter else 1.0):
+                return self._try(known, choice)
+        return Plan()
+
+    def _chosen(self, plain_s: float) -> _Choice:
+        """The best plan by the estimates; made anew every few rounds."""
+        load, choice = self._load, self._choice
+        key = (load.batch, (load.context // 1024).bit_length())
+        if choice is None or choice.key != key or self._now - choice.made >= _FRESH:
+            plan, rate = max((self._best(known) for known in self._others), key=lambda found: found[1])
+            if choice is None or (choice.plan.drafter, choice.plan.depth) != (plan.drafter, plan.depth):
+                self._beside = _Trials(2 * _LEAST_WAIT, self._now)
+            choice = self._choice = _Choice(key, self._now, plan, rate, plain_s)
+        return choice
+
+    def _best(self, known: _Known, hope: float = 0.0) -> tuple[Plan, float]:
+        """The depth with the most tokens a second. `hope`: rates are at least so good."""
+        batch = self._load.batch
+        tokens = expected([max(rate, hope) for rate in known.acceptance.places(known.most, self._now)])
+        depths = range(1, known.most + 1)
+        if known.rounds < _SCARCE and not hope:
+            depths = [min(_START.get(known.name, 3), known.most)]
+        best, best_rate = 0, 0.0
+        for depth in depths:
+            step_s = self._step_s(batch * (1 + depth)) or 1.0
+            rate = batch * tokens[depth] / (step_s + known.draft_s(batch, depth))
+            if rate > best_rate:
+                best, best_rate = depth, rate
+        return Plan(known.name, best), best_rate
+
+    def _explored(self, best: Plan) -> Plan:
+        """The best plan, or now and then one beside it that the estimates may be wrong about."""
+        if self._now - self._beside.last < self._beside.wait:
+            return best
+        self._beside.last, self._beside.wait = self._now, min(2 * self._beside.wait, _RARELY)
+        known = self._known[best.drafter or ""]
+        beside = [self._best(other)[0] for other in self._others if other is not known]
+        deeper = (best.depth + 1, 2 * best.depth, known.most)
+        beside += [Plan(known.name, depth) for depth in deeper if best.depth < depth <= known.most]
+        if not beside:
+            return best
+        known.turn += 1
+        return beside[known.turn % len(beside)]
+
+    def _try(self, known: _Known, choice: _Choice) -> Plan:
+        """A trial: of the depth the estimates like best, now and then of one that would pay if most were right."""
+        known.trials.last, self._trial = self._now, True
+        likely = self._best(known)[0].depth
+        if not known.hopes.due(self._now, 1.0):
+            return Plan(known.name, likely, trial=True)
+        known.hopes.done(False, self._now)
+        hoped, rate = self._best(known, _HOPE)
+        if rate < self._load.batch / choice.plain_s:  # not even then
+            known.trials.wait = _RARELY
+        known.turn += 1
+        depth = hoped.depth if known.turn % 2 else min(2 * hoped.depth + 1, known.most)
+        cost = (self._step_s(self._load.batch * (1 + depth)) or 0.0) + known.draft_s(self._load.batch, depth)
+        return Plan(known.name, depth if cost - choice.plain_s < self.balance else likely, trial=True)
+
+    # what is decided when the drafts are there
+
+    def _sure(self, confidence: Sequence[float], count: int) -> int:
+        """Drafts before the first whose confidence is below p_min."""
+        return next((i for i, sure in enumerate(confidence[:count]) if sure < self._p_min), count)
+
+    def _cut_lookup(self, known: _Known, confidence: Sequence[Sequence[float]], counts: list[int]) -> list[int]:
+        """Its drafts where they beat the other plan; sometimes a few to try."""
+        if not any(counts):
+            return counts
+        kept, net = self._worthwhile(known, confidence, counts)
+        if any(kept) and net > 0.0:
+            return kept
+        row_s, plain_s = (self._step_s(self._load.batch + more) or 0.0 for more in (1, 0))
+        few = min(_TRIED, max(1, int(plain_s / max(row_s - plain_s, 0.01 * plain_s, 1e-9))))  # a plain step's worth
+        tried, net = self._worthwhile(known, confidence, [min(count, few) for count in counts], all_rows=True)
+        if known.trials.due(self._now, -net / self._load.batch):
+            known.trials.last, self._trial = self._now, True
+            return tried
+        return [0] * len(counts)
+
+    def _worthwhile(
+        self, known: _Known, confidence: Sequence[Sequence[float]], counts: list[int], all_rows: bool = False
+    ) -> tuple[list[int], float]:
+        """The drafts, likeliest first, whose rows commit more than the other plan would in their time.
+
+        Returns how many of each sequence, and the tokens that the step is likely to commit beyond what the other plan
+        would in its time. `all_rows`: of all drafts.
+        """
+        batch, order = self._load.batch, list[tuple[float, int]]()
+        for i, (sure, count) in enumerate(zip(confidence, counts, strict=True)):
+            product = 1.0
+            for rate in known.acceptance.chain(sure, count, self._now):
+                product *= rate
+                order.append((-product, i))
+        order.sort(key=lambda entry: entry[0])  # the products of a chain fall, so each chain keeps its order
+        worth, tokens, kept = _MARGIN * self._worth, float(batch), 0
+        best = batch - worth * (self._step_s(batch) or 0.0)
+        for rows, (product, _) in enumerate(order, 1):
+            tokens -= product
+            net = tokens - worth * (self._step_s(batch + rows) or 0.0)
+            if net > best or all_rows:
+                kept, best = rows, net
+        found = [0] * len(counts)
+        for _, i in order[:kept]:
+            found[i] += 1
+        return found, best

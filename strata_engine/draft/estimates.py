@@ -1,0 +1,211 @@
+"""What the controller has measured: times of steps by width, times of drafters by depth, how often drafts are right.
+
+Pure arithmetic on what it is told, without a clock of its own: the same rounds give the same estimates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_TIME_WEIGHT = 0.25  # of a new time in the running one
+_ROW_PRIOR = 0.25  # a further row of a step, in parts of a plain row's share, before any is measured
+_FADE = 0.98  # of old evidence with each round that has new
+_IDLE_FADE = 0.997  # of old evidence with each round of the engine
+_QUICK_FADE = 0.85  # of the few latest observations, which tell when old evidence is void
+_SURPRISE = 3.0  # standard deviations that these may be off
+_PRIOR_WEIGHT = 2.0
+_SLOW = 128  # observations that the long-run rate looks back on; evidence fades towards it
+_EDGES = (0.5, 0.62, 0.7, 0.8, 0.9, 0.95)  # classes of confidence; of lookup: matches of 3, 4, 5-7, 8-17, ...
+_CENTRES = (0.35, 0.56, 0.66, 0.75, 0.85, 0.92, 0.97)
+
+
+@dataclass
+class Time:
+    """A running time that one outlier does not move: the median of the last three goes in."""
+
+    value: float = 0.0
+    count: int = 0
+    _recent: tuple[float, ...] = ()
+
+    def add(self, seconds: float) -> None:
+        """Take a measured time in."""
+        self._recent = (*self._recent[-2:], seconds)
+        self.count += 1
+        middle = sorted(self._recent)[(len(self._recent) - 1) // 2]  # of two the lower: spikes go up
+        self.value = middle if self.count <= 3 else self.value + _TIME_WEIGHT * (middle - self.value)
+
+
+class Curve:
+    """Times by a whole number (rows or depth): measured points, straight lines between and after them."""
+
+    def __init__(self, times: dict[int, Time] | None = None) -> None:
+        self._times = times or {}
+        self._firsts = dict[int, float]()
+        self._xs, self._ys = list[int](), list[float]()
+        self._draw()
+
+    def add(self, x: int, seconds: float) -> None:
+        """Take a measured time in."""
+        self._times.setdefault(x, Time()).add(seconds)
+        self._draw()
+
+    def first(self, x: int, seconds: float) -> None:
+        """A time with more in it than it should have; it counts as long as two others are not there."""
+        self._firsts[x] = seconds
+        self._draw()
+
+    def count(self, x: int) -> int:
+        """How often a time was measured here."""
+        return self._times[x].count if x in self._times else 0
+
+    def copy(self) -> Curve:
+        """The same values as first guesses, to be replaced by the first measured ones."""
+        return Curve({x: Time(time.value) for x, time in self._times.items()})
+
+    def _draw(self) -> None:
+        known = {x: time.value for x, time in self._times.items()}
+        if len(known) == 1:
+            known = {**self._firsts, **known}
+        self._xs, self._ys, high = sorted(known), [], 0.0
+        for x in self._xs:  # a time never falls with x
+            high = max(high, known[x])
+            self._ys.append(high)
+
+    def at(self, x: int, prior: float = 0.0) -> float | None:
+        """Seconds at x; None: nothing is known.
+
+        `prior`: where one point alone is known, the rise with each further x in parts of that point's share of an x.
+        """
+        xs, ys = self._xs, self._ys
+        if len(xs) < 2:
+            if not xs:
+                return None
+            return max(ys[0] * (1.0 + prior * (x - xs[0]) / xs[0]), 0.1 * ys[0])
+        after = min(max(bisect_left(xs, x), 1), len(xs) - 1)
+        x0, x1, y0, y1 = xs[after - 1], xs[after], ys[after - 1], ys[after]
+        return max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), 0.1 * y0)
+
+
+@dataclass
+class Costs:
+    """Seconds of the target's step, by batch and context in powers of two, then by rows."""
+
+    _curves: dict[tuple[int, int], Curve] = field(default_factory=dict)
+
+    def add(self, batch: int, context: int, rows: int, seconds: float) -> None:
+        """Take a step's time in."""
+        self._curve(batch, context).add(rows, seconds)
+
+    def first(self, batch: int, context: int, rows: int, seconds: float) -> None:
+        """A time with more in it than the step, such as recording its shape."""
+        plain_s = self.at(batch, context, batch)
+        if plain_s is not None and rows > batch:  # no row costs more than a step of its own
+            self._curve(batch, context).first(rows, min(seconds, plain_s * rows / batch))
+
+    def plain_count(self, batch: int, context: int) -> int:
+        """How often a plain step of this size was measured."""
+        return self._curve(batch, context).count(batch)
+
+    def at(self, batch: int, context: int, rows: int) -> float | None:
+        """Seconds of a step with so many rows. None before any was measured."""
+        return self._curve(batch, context).at(rows, _ROW_PRIOR)
+
+    def _curve(self, batch: int, context: int) -> Curve:
+        key = ((batch - 1).bit_length(), (context // 1024).bit_length())
+        curve = self._curves.get(key)
+        if curve is None:
+            near = [known for known in self._curves if known[0] == key[0]]
+            nearest = min(near, key=lambda known: abs(known[1] - key[1]), default=None)
+            curve = self._curves[key] = Curve() if nearest is None else self._curves[nearest].copy()
+        return curve
+
+
+class Rate:
+    """How often something comes true: recent evidence, which fades towards the long-run rate.
+
+    Where the latest few observations are far off, most of the evidence is dropped: the text has changed.
+    """
+
+    def __init__(self, prior: float) -> None:
+        self.slow = prior
+        self.trials = self.hits = 0.0
+        self._quick_trials = self._quick_hits = 0.0
+        self._round = self._added = self._count = 0
+
+    def add(self, hit: bool, round_number: int) -> None:
+        """Take one observation in."""
+        self._idle(round_number)
+        if self._added != round_number:
+            self._added = round_number
+            self.trials, self.hits = self.trials * _FADE, self.hits * _FADE
+        self._surprised(hit, self.at(round_number))
+        self.trials += 1.0
+        self.hits += hit
+        self._count += 1
+        self.slow += (hit - self.slow) / min(self._count + 3, _SLOW)
+
+    def at(self, round_number: int) -> float:
+        """The rate now."""
+        if round_number > self._round:
+            self._idle(round_number)
+        return (self.hits + _PRIOR_WEIGHT * self.slow) / (self.trials + _PRIOR_WEIGHT)
+
+    def _surprised(self, hit: bool, rate: float) -> None:
+        self._quick_trials = self._quick_trials * _QUICK_FADE + 1.0
+        self._quick_hits = self._quick_hits * _QUICK_FADE + hit
+        off = self._quick_hits - self._quick_trials * rate
+        if off * off > _SURPRISE**2 * (self._quick_trials * rate * (1.0 - rate) + 0.25):
+            self.trials, self.hits = 0.3 * self.trials, 0.3 * self.hits
+
+    def _idle(self, round_number: int) -> None:
+        fade = _IDLE_FADE ** (round_number - self._round)
+        self.trials, self.hits, self._round = self.trials * fade, self.hits * fade, round_number
+
+
+class Acceptance:
+    """How often a draft is right that follows right ones: by its place in the chain, and by its confidence."""
+
+    def __init__(self, prior: float, most: int) -> None:
+        self._places = [Rate(prior) for _ in range(most)]
+        self._classes = [Rate(prior * centre / 0.75) for centre in _CENTRES]
+
+    def add(self, drafted: int, accepted: int, confidence: Sequence[float], round_number: int) -> None:
+        """One sequence's drafts: `accepted` were right, and the one after them, if there is one, was wrong."""
+        for place in range(min(drafted, accepted + 1, len(self._places))):
+            hit = place < accepted
+            self._places[place].add(hit, round_number)
+            if place < len(confidence):
+                self._classes[class_of(confidence[place])].add(hit, round_number)
+
+    def places(self, count: int, round_number: int) -> list[float]:
+        """The rates of the first `count` places; one tried too rarely leans on the rate of the place before it."""
+        rates, last = list[float](), self._places[0].at(round_number)
+        for own in self._places[:count]:
+            rate = own.at(round_number)
+            trust = own.trials / (own.trials + 4.0) if rates else 1.0
+            last += trust * (rate - last)
+            rates.append(last)
+        return rates
+
+    def chain(self, confidence: Sequence[float], count: int, round_number: int) -> list[float]:
+        """The rates of `count` drafts of one proposal; by confidence where it is known."""
+        if not confidence:
+            return self.places(count, round_number)
+        return [self._classes[class_of(sure)].at(round_number) for sure in confidence[:count]]
+
+
+def class_of(sure: float) -> int:
+    """The class of a confidence."""
+    return bisect_left(_EDGES, sure)
+
+
+def expected(rates: Sequence[float]) -> list[float]:
+    """Tokens that a step commits with 0, 1, 2, ... drafts whose conditional rates are these."""
+    product, total, found = 1.0, 1.0, [1.0]
+    for rate in rates:
+        product *= rate
+        total += product
+        found.append(total)
+    return found
