@@ -8,6 +8,7 @@ import torch
 from strata_kernels.ops import Weight
 from tests.support.op_cases import (
     ALL_TYPES,
+    BYTE_FLOAT_TYPES,
     FLOAT_TYPES,
     SUPER_TYPES,
     assert_close,
@@ -67,6 +68,15 @@ def test_a_row_does_not_depend_on_how_many_rows_there_are(ops, type_name):
     for count in ROW_COUNTS:
         for start in (0, 33 - count):
             assert torch.equal(linear(ops, x[start : start + count].clone(), packed), whole[start : start + count])
+
+
+@pytest.mark.parametrize("type_name", [*FLOAT_TYPES, *BYTE_FLOAT_TYPES])
+def test_few_rows_of_float_weights_share_many_groups(ops, type_name):
+    """Tiles of every number of rows, with whole sets of groups, groups left over and a group cut short."""
+    packed, x = ops.pack(make_weight(type_name, 16 * 17 + 3, 128)), random(17, 128, seed=5)
+    alone = torch.cat([linear(ops, x[row : row + 1].clone(), packed) for row in range(17)])
+    for count in (*range(2, 9), 13, 17):
+        assert torch.equal(linear(ops, x[:count].clone(), packed), alone[:count])
 
 
 @TYPE
