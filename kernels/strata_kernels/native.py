@@ -437,11 +437,12 @@ class NativeOps(DeltaOps, NativeStreamOps):
         self._emit(binding.ATTENTION, numbers, pointers, (target,), (scale,))
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """out[n, W] = x[index[n], W]; index i32. Running raises IndexError on an index outside x."""
-        source = dense(x, "gather x", (None, None))
+        """out[n, W] = x[index[n], W], f32 or i32; index i32. Running raises IndexError on an index outside x."""
+        kind = "i32" if arrays.is_array(x) and arrays.type_name(x) == "i32" else "f32"
+        source = dense(x, "gather x", (None, None), kind)
         which = dense(index, "gather index", (None,), "i32")
         count, (source_rows, width) = which.count, source.shape
-        target = dense(out, "gather out", (count, width))
+        target = dense(out, "gather out", (count, width), kind)
         apart(target, "gather", source)
         if count:
             self._emit(binding.GATHER, (count, width, source_rows), (source, which, target), (target,))

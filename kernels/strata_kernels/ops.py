@@ -393,7 +393,7 @@ class Ops(StreamOps, Protocol):
         ...
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """out[n, W] = x[index[n], W]; index i32."""
+        """out[n, W] = x[index[n], W], both f32 or both i32; index i32."""
         ...
 
     def argmax(self, logits: Array, out: Array, share: Array | None = None) -> None:

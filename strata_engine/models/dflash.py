@@ -9,7 +9,7 @@ where its next tokens will overwrite them. Embedding and head are the target's. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,17 +102,19 @@ class DFlash:
         ops.linear(hidden, [self.head], [out])
 
 
-class Renamed:
-    """A drafter's checkpoint under its plain names: without the prefix, aliases resolved."""
+def plain_name(name: str) -> str:
+    """A DFlash tensor's name without the prefix, aliases resolved."""
+    bare = name.removeprefix(PREFIX)
+    return next((plain for plain, alias in _ALIASES.items() if alias == bare), bare)
 
-    def __init__(self, inner: WeightSource) -> None:
+
+class Renamed:
+    """A drafter's checkpoint under its plain names, as `plain` gives them."""
+
+    def __init__(self, inner: WeightSource, plain: Callable[[str], str] = plain_name) -> None:
         self._inner = inner
         self.kind, self.paths = inner.kind, inner.paths
-        plain = {alias: name for name, alias in _ALIASES.items()}
-        self._stored: dict[str, str] = {}
-        for name in inner.tensors():
-            bare = name.removeprefix(PREFIX)
-            self._stored[plain.get(bare, bare)] = name
+        self._stored = {plain(name): name for name in inner.tensors()}
         if len(self._stored) != len(inner.tensors()):
             raise CorruptFile(f"{self.paths[0]}: tensors are stored twice, under different names")
         shown = {bare: replace(inner.tensors()[name], name=bare) for bare, name in self._stored.items()}

@@ -47,3 +47,10 @@ def test_gathered_rows_are_copies(ops, width):
     out = torch.empty(4, width)
     run(ops, lambda: ops.gather(x, index, out))
     assert torch.equal(out, x[[19, 0, 0, 7]])
+
+
+def test_gathered_integers_are_copies(ops):
+    x = torch.tensor([[7], [2**31 - 1], [-5]], dtype=torch.int32)
+    index, out = torch.tensor([2, 1, 1], dtype=torch.int32), torch.empty(3, 1, dtype=torch.int32)
+    run(ops, lambda: ops.gather(x, index, out))
+    assert torch.equal(out, x[[2, 1, 1]])

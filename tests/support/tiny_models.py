@@ -92,7 +92,7 @@ def save_tiny(model: transformers.PreTrainedModel, directory: Path) -> Path:
 
 _TYPES = {
     torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3",
-    torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
+    torch.int8: "I8", torch.int32: "I32", torch.int64: "I64", torch.bool: "BOOL",
 }  # fmt: skip
 
 
