@@ -42,7 +42,8 @@ class EagleLink:
 
     def forward(self, batch: Batch, states: Array | None, ops: Ops) -> Array:
         """The layer's states of the rows that want logits."""
-        assert states is not None, "the layer takes states"
+        if states is None:
+            raise ValueError("the layer takes states, and none were given")
         cache: Any = batch.caches[0]
         return self.net.forward(batch.ids, states, cache, batch.rows, ops, batch.logit_rows)
 
