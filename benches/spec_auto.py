@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,7 +20,7 @@ sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "kernels")]
 from strata_backends.cpu import CpuBackend  # noqa: E402
 from strata_engine.chat import ChatRequest, Message, Part  # noqa: E402
 from strata_engine.config import EngineConfig, SamplingParams, SpecConfig  # noqa: E402
-from strata_engine.events import Token  # noqa: E402
+from strata_engine.events import Finish, Reasoning, Text  # noqa: E402
 from strata_engine.registry.files import LocalFile, ModelFiles  # noqa: E402
 from strata_engine.runtime.engine import Engine  # noqa: E402
 
@@ -38,12 +37,15 @@ def decode(engine: Engine, prompt: str, tokens: int) -> tuple[float, list[int]]:
     stream = engine.submit(
         ChatRequest((Message("user", (Part("text", prompt),)),)), SamplingParams(max_tokens=tokens, temperature=0.0)
     )
-    found, begun = list[int](), 0.0
+    found, seconds = list[int](), 0.0
     for event in stream:
-        if isinstance(event, Token):
-            begun = begun or time.perf_counter()
-            found.append(event.id)
-    return time.perf_counter() - begun, found
+        if isinstance(event, (Text, Reasoning, Finish)):
+            found += [token.id for token in event.tokens]
+        if isinstance(event, Finish):
+            seconds = event.timings.decode_s
+    if len(found) < 2 or seconds <= 0:
+        raise SystemExit(f"an answer of {len(found)} tokens in {seconds} s tells no speed: {prompt[:60]!r}")
+    return seconds, found
 
 
 def main() -> None:
