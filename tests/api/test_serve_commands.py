@@ -115,7 +115,7 @@ def test_proxy_variables_do_not_matter(served, capsys, monkeypatch):
 def test_ps_and_stop(served, capsys):
     code, out, _ = run(capsys, "ps")
     assert code == 0
-    assert out.splitlines()[1].split() == ["tiny", "cpu", "4.1", "kB", "512", "0/4", "0", "-"]
+    assert out.splitlines()[1].split() == ["tiny", "cpu", "4.1", "kB", "512", "0/4", "0", "-", "-"]
     document = json.loads(run(capsys, "ps", "--json")[1])
     assert (document["schema"], document["models"][0]["name"]) == ("llmrun.ps.v1", "tiny")
     assert run(capsys, "stop")[0] == run(capsys, "stop", "tiny", "--all")[0] == 2

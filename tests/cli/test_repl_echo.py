@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import termios
 from collections.abc import Iterator
 from io import StringIO
@@ -42,6 +43,7 @@ def test_ctrl_c_keeps_what_was_typed_ahead(terminal):
     master, stream = terminal
     with keys_unseen(stream):
         os.write(master, b"typed \x03ahead\n")
+        assert select.select([stream], [], [], 60)[0]  # the terminal takes it in later than write() returns
     assert stream.readline() == "typed ahead\n"
 
 

@@ -87,7 +87,10 @@ class Case:
         return sequence
 
     def propose(self, *sequences: Sequence, most: int | None = None) -> list[Proposal]:
-        return self.drafter.propose([Ask(s, most or self.drafter.most) for s in sequences])
+        most = most or self.drafter.most
+        for sequence in sequences:  # as the engine does before it asks
+            assert self.memory.reserve(sequence.hold, 1 + most)
+        return self.drafter.propose([Ask(s, most) for s in sequences])
 
     def wanted(self, sequence: Sequence, most: int | None = None) -> tuple[torch.Tensor, list[int]]:
         """The oracle's logits of the rows that guess, and its guesses."""
