@@ -119,6 +119,11 @@ class Drafter(Protocol):
         """What the target's forward must leave for it."""
         ...
 
+    @property
+    def recorded(self) -> int:
+        """Steps of its own that were recorded so far: the time of a proposal that recorded one says nothing."""
+        ...
+
     def memory(self) -> list[LayerMemory | None]:
         """What its own layers keep of a sequence. They share the sequence's pages and slot with the target's layers."""
         ...

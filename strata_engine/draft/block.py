@@ -51,6 +51,11 @@ class ContextPass:
         self._host_taps = ops.host(self._taps)
         self._steps = Steps(ops, self._record)
 
+    @property
+    def recorded(self) -> int:
+        """Steps recorded so far."""
+        return self._steps.recorded
+
     def run(self, feeds: Sequence[Feed]) -> None:
         """Write the rows of `feeds`. They fit into `most_rows`."""
         at, spans = 0, []
@@ -86,6 +91,11 @@ class BlockPass:
         selector = net.selector
         self._views = ops.zeros(rows, selector.config.rank if selector else 1)
         self._steps = Steps(ops, self._record)
+
+    @property
+    def recorded(self) -> int:
+        """Steps recorded so far."""
+        return self._steps.recorded
 
     def groups(self, blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
         """As many at once as a step takes."""

@@ -77,7 +77,10 @@ class _Known:
         return (curve.at(depth) if curve else None) or 0.0
 
     def learn(self, done: Round, now: int) -> bool:
-        """Rates and times of a round with this drafter. False: its times are those of a shape's first time."""
+        """Rates and times of a round with this drafter. False: its times are those of a shape's first time.
+
+        A proposal that recorded a shape of its own tells of the step, not of drafting.
+        """
         self.rounds += any(done.drafted)
         for i, (drafted, accepted) in enumerate(zip(done.drafted, done.accepted, strict=True)):
             judged = accepted if i < len(done.ended) and done.ended[i] else drafted
@@ -88,6 +91,8 @@ class _Known:
         if shape not in self.shapes:
             self.shapes.add(shape)
             return False
+        if not done.draft_timed:
+            return True
         bucket = (done.load.batch - 1).bit_length()
         self.times.setdefault(bucket, Curve()).add(done.plan.depth, done.draft_s)
         return True
@@ -178,7 +183,7 @@ class Controller:
         plain_s = self._step_s(load.batch) or done.step_s
         if not self._opened:
             self._opened, self.balance = True, _ALLOWANCE * plain_s
-        spent, saved = done.step_s, 0.0 if known is None else -done.draft_s
+        spent, saved = done.step_s, 0.0 if known is None or not done.draft_timed else -done.draft_s
         if done.rows > load.batch:
             usual = max(self._step_s(done.rows) or spent, plain_s)
             spent = min(spent, 2.0 * usual)  # what holds the machine up has nothing to do with drafts

@@ -80,6 +80,11 @@ class DFlashDrafter:
         if self._room is not None:
             self._backlog.forget(sequence_id)
 
+    @property
+    def recorded(self) -> int:
+        """Steps of its own that were recorded so far."""
+        return 0 if self._room is None else self._context.recorded + self._blocks.recorded
+
     def report(self) -> dict[str, Any]:
         """Its shape, how the layout was told and what the first prompt said of it."""
         config, net = self._net.config, self._net

@@ -86,6 +86,11 @@ class HeadDrafter:
         """Drop what is kept of a sequence."""
         self._backlog.forget(sequence_id)
 
+    @property
+    def recorded(self) -> int:
+        """Steps of its own that were recorded so far."""
+        return 0 if self._chain is None else self._chain.recorded
+
     def report(self) -> dict[str, Any]:
         """Its shape."""
         found = {"layers": 1, "states_width": self._link.states_width, "n_max": self.most}

@@ -69,6 +69,11 @@ class LookupDrafter:
         """Drop the index of a sequence."""
         self._indices.pop(sequence_id, None)
 
+    @property
+    def recorded(self) -> int:
+        """Steps of its own that were recorded so far."""
+        return 0
+
     def report(self) -> dict[str, Any]:
         """Bytes of the indices of the sequences that run now."""
         return {"index_bytes": sum(index.index_bytes for index in self._indices.values())}

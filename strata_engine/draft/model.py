@@ -118,6 +118,11 @@ class ModelDrafter:
         """Drop what is kept of a sequence."""
         self._lines.pop(sequence_id, None)
 
+    @property
+    def recorded(self) -> int:
+        """Steps of its own that were recorded so far."""
+        return 0 if self._chain is None else self._chain.recorded
+
     def report(self) -> dict[str, Any]:
         """Its size and shape."""
         config, chain = self._loaded.model.config, self._chain

@@ -31,7 +31,7 @@ class Round:
     `drafted`: drafts that ran as rows; `accepted`: those that stood. `ended`: the sequence ended inside its drafts, so
     the one after the last accepted was not refused. `draft_s`: asking the drafter, and feeding it. `step_s`: the
     forward and all that a plain step has too. `comparable`: the times say something: no rows of prompts in the step, no
-    shape that was recorded in it.
+    shape that was recorded in it. `draft_timed`: neither did the drafter record one of its own.
     """
 
     plan: Plan
@@ -43,6 +43,7 @@ class Round:
     ended: tuple[bool, ...] = ()
     confidence: tuple[tuple[float, ...], ...] = ()
     comparable: bool = True
+    draft_timed: bool = True
 
     @property
     def rows(self) -> int:

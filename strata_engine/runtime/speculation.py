@@ -45,6 +45,7 @@ class _Step:
     decoding: frozenset[str]
     proposals: dict[str, Proposal] = field(default_factory=dict)
     draft_s: float = 0.0
+    recorded: int = 0  # by the drafters, before it
 
 
 @dataclass
@@ -101,10 +102,10 @@ class Speculation:
         for piece in decoding:
             if piece.sequence.generated == 1:
                 control.started()
-        begun, ids = time.perf_counter(), frozenset(p.sequence.id for p in decoding)
+        begun, ids, recorded = time.perf_counter(), frozenset(p.sequence.id for p in decoding), self._recorded()
         wanting = [p for p in decoding if p.sequence.speculate]
         offer = self._offer(control, load, wanting, make_room, sum(p.rows for p in pieces)) if wanting else _Offer()
-        self._step = _Step(offer.plan, load, ids, offer.proposals, time.perf_counter() - begun)
+        self._step = _Step(offer.plan, load, ids, offer.proposals, time.perf_counter() - begun, recorded)
         if not offer.rooms:
             return pieces
         rooms, drafts = offer.rooms, offer.drafts
@@ -201,9 +202,13 @@ class Speculation:
             ended=tuple(v.ended for v in own),
             confidence=tuple(known[: len(v.piece.drafts)] for known, v in zip(confidence, own, strict=True)),
             comparable=comparable and len(own) == len(verdicts),
+            draft_timed=self._recorded() == step.recorded,
         )
         self._count(done)
         self._learned(self._control.record, done)
+
+    def _recorded(self) -> int:
+        return sum(drafter.recorded for drafter in self._drafters.values())
 
     def _count(self, done: Round) -> None:
         if self.meter is None:

@@ -26,6 +26,7 @@ class TestDrafter:
 
     __test__ = False
     name = "ngram"
+    recorded = 0
 
     def __init__(self, guess: Guess, most: int = 3, wants: Wants = Wants()) -> None:
         self.guess, self.most, self.wants = guess, most, wants

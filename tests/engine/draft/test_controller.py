@@ -26,6 +26,8 @@ class World:
     db: float = 0.05
     batch: int = 1
     noise: float = 0.0
+    recording: float = 0.0  # of each shape of a drafter's step: depth and tokens that it has not read
+    told: bool = True  # whether the drafter says that it recorded
     control: Controller = field(default_factory=lambda: Controller({"mtp": MOST}))
     tokens: float = 0.0
     seconds: float = 0.0
@@ -34,6 +36,7 @@ class World:
     def run(self, rates: Callable[[int, random.Random], Rates], rounds: int, seed: int = 0) -> World:
         rng = random.Random(seed)
         self.tokens, self.seconds, self.depths = 0.0, 0.0, []
+        known, unread = set[tuple[int, int]](), 0
         for number in range(rounds):
             now = rates(number, rng)
             load = Load(self.batch, 100)
@@ -45,7 +48,13 @@ class World:
             slow = 1.0 + self.noise * abs(rng.gauss(0, 1))
             draft_s = slow * (self.da + self.db * plan.depth) if plan.depth else 0.0
             step_s = slow * (self.a + self.b * self.batch * (1 + plan.depth))
-            self.control.record(Round(plan, load, drafted, accepted, draft_s, step_s))
+            new = self.recording > 0 and plan.depth > 0 and (plan.depth, unread) not in known
+            if new:
+                known.add((plan.depth, unread))
+                draft_s += self.recording
+            unread = 1 + accepted[0] + (0 if plan.depth else unread)
+            timed = not (new and self.told)
+            self.control.record(Round(plan, load, drafted, accepted, draft_s, step_s, draft_timed=timed))
             self.tokens += self.batch * expected(now[: plan.depth])[-1]  # without the luck of the draw
             self.seconds += draft_s + step_s
             self.depths.append(plan.depth)
@@ -98,6 +107,13 @@ def test_it_finds_the_best_depth_within_300_rounds():
     world.run(always(FALLING), 200, seed=1)
     near = [depth for depth in range(MOST + 1) if world.fixed(FALLING, depth) > 0.97 * world.best(FALLING)]
     assert sum(depth in near for depth in world.depths) > 180
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_recording_a_drafters_steps_does_not_park_it(told: bool):
+    """Each trial after plain steps finds another number of unread tokens, so each of them records."""
+    world = World(0.9, 0.1, recording=20.0, told=told).run(always(FALLING), 600)
+    assert (sum(depth > 0 for depth in world.depths[300:]) > 270) == told
 
 
 def test_it_parks_where_drafts_never_pay_and_tries_less_and_less():
