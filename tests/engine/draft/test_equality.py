@@ -95,19 +95,23 @@ def guess_named(name: str, answers: Answers) -> Guess:
     return wrong_at(int(name.removeprefix("wrong at ")), answers)
 
 
+@pytest.fixture(scope="module")
+def many(family: tuple[Path, Answers]) -> Answers:
+    """The answers to 200 prompts without drafts."""
+    with tiny_engine(family[0], CpuBackend(), max_sequences=8, threads=1) as engine:
+        asked = prompts(200)
+        return dict(zip(asked, run_all(engine, asked), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False], ids=["prefix hits", "no prefix hits"])
 @pytest.mark.parametrize("most", SHARED_OUT)
 @pytest.mark.parametrize("sequences", [1, 4, 8])
-def test_two_hundred_prompts_with_every_drafter(family, sequences, most, cached):
+def test_two_hundred_prompts_with_every_drafter(family, many, sequences, most, cached):
     """Every prompt a second time, so that a prefix cache has something to give."""
-    path, _ = family
-    asked = prompts(200)
     config = {"max_sequences": sequences, "threads": 1, "prefix_cache": cached}
-    with tiny_engine(path, CpuBackend(), **config) as engine:
-        answers = dict(zip(asked, run_all(engine, asked), strict=True))
     for name in SHARED_OUT[most]:
-        check_all(path, guess_named(name, answers), most, answers, config)
+        check_all(family[0], guess_named(name, many), most, many, config)
 
 
 def check_all(path: Path, guess: Guess, most: int, answers: Answers, config: dict[str, Any]) -> None:
