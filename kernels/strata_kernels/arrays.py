@@ -99,6 +99,6 @@ def constant(values: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(values)
 
 
-def host(array: Any) -> NDArray[Any]:
+def host(array: Any, read: bool = False) -> NDArray[Any]:
     """An array of `zeros` as numpy, in place; the CPU's arrays are numpy's."""
     return array

@@ -267,8 +267,11 @@ class Ops(StreamOps, Protocol):
         """Zeros that live as long as they are referred to: caches, batch buffers, logits."""
         ...
 
-    def host(self, array: Array) -> NDArray[Any]:
-        """An array of `zeros` as numpy: written before a step runs, read after it. On the CPU the array itself."""
+    def host(self, array: Array, read: bool = False) -> NDArray[Any]:
+        """An array of `zeros` as numpy: written before a step runs or, with `read`, read after it; never both.
+
+        On the CPU the array itself.
+        """
         ...
 
     def constant(self, values: NDArray[Any]) -> Array:

@@ -87,7 +87,7 @@ class BlockPass:
         self._host_firsts = {window: ops.host(first) for window, first in self._firsts.items()}
         self._logits = ops.zeros(rows, net.head.rows)
         self._chosen, self._shares = ops.zeros(rows, dtype="i32"), ops.zeros(rows)
-        self._host_chosen, self._host_shares = ops.host(self._chosen), ops.host(self._shares)
+        self._host_chosen, self._host_shares = ops.host(self._chosen, read=True), ops.host(self._shares, read=True)
         selector = net.selector
         self._views = ops.zeros(rows, selector.config.rank if selector else 1)
         self._steps = Steps(ops, self._record)
@@ -140,7 +140,9 @@ class BlockPass:
         selector = self._net.selector
         if selector is None:
             return self._host_chosen[rows].tolist(), self._host_shares[rows].tolist()
-        return selector.walk(anchor, self._ops.host(self._logits)[rows], self._ops.host(self._views)[rows])
+        return selector.walk(
+            anchor, self._ops.host(self._logits, read=True)[rows], self._ops.host(self._views, read=True)[rows]
+        )
 
     def _record(self, shape: tuple[int, int]) -> None:
         rows, wanted = shape

@@ -146,7 +146,7 @@ class _Later:
         most, sequences = room.most, room.limits.sequences
         self._caches, self._size = room.caches, room.page_tokens
         self.chosen, self.shares = ops.zeros(most, sequences, dtype="i32"), ops.zeros(most, sequences)
-        self.host_chosen, self.host_shares = ops.host(self.chosen), ops.host(self.shares)
+        self.host_chosen, self.host_shares = ops.host(self.chosen, read=True), ops.host(self.shares, read=True)
         self._positions, self._slots = (ops.zeros(most, sequences, dtype="i32") for _ in range(2))
         self._np_positions, self._np_slots = ops.host(self._positions), ops.host(self._slots)
         self._each = ops.zeros(sequences, dtype="i32")

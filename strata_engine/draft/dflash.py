@@ -59,7 +59,7 @@ class DFlashDrafter:
         if not seen:
             return
         assert self._room is not None and features is not None and features.taps is not None, "it wants them"
-        taps = self._room.ops.host(features.taps)
+        taps = self._room.ops.host(features.taps, read=True)
         for one in seen:
             self._backlog.add(one.sequence, one.start, taps[one.first_row : one.first_row + one.count])
             while self._backlog.unread(one.sequence) >= self._room.limits.rows:

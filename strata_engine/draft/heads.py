@@ -60,7 +60,7 @@ class HeadDrafter:
             return
         left = None if features is None else features.taps if self.wants.taps else features.final
         assert left is not None, "it wants them"
-        states = self._ops.host(left)
+        states = self._ops.host(left, read=True)
         for one in seen:
             self._backlog.add(one.sequence, one.start, states[one.first_row : one.first_row + one.count])
             while self._backlog.unread(one.sequence) >= self._bound.limits.rows:

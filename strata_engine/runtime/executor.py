@@ -42,7 +42,7 @@ class Executor:
         self._final = ops.zeros(limits.rows, model.final_width) if wants.final else None
         self._taps = ops.zeros(limits.rows, wide) if wants.taps else None
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
-        self._host_logits = ops.host(self._logits)
+        self._host_logits = ops.host(self._logits, read=True)
         # with drafts there is a shape for every number of them
         self._steps = Steps(ops, self._record, KEPT_STEPS + limits.logit_rows)
 

@@ -9,7 +9,24 @@ import torch
 
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
-from tests.support.op_makers import Maker, makers
+from tests.support.op_makers import INTERPRETED, Maker, makers
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Interpreted kernels run the modules of INTERPRETED only; where it says so by `make test-all` only."""
+    kept, left = [], []
+    for item in items:
+        maker = getattr(item, "callspec", None) and item.callspec.params.get("maker")
+        if not isinstance(maker, Maker) or maker.name != "triton":
+            kept.append(item)
+            continue
+        how = INTERPRETED.get(item.path.stem)
+        if how == "slow":
+            item.add_marker(pytest.mark.slow)
+        (kept if how else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True, scope="module")

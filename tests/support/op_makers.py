@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 
 from strata_kernels.binding import library_path, load
+from strata_kernels.gpu.arrays import HostAllocator
+from strata_kernels.gpu.interpreted import InterpretedLauncher
+from strata_kernels.gpu.ops import GpuOps
 from strata_kernels.native import NativeOps
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
+
+# Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
+INTERPRETED = {
+    "test_ops_norm": "default",
+}
 
 
 @dataclass(frozen=True)
@@ -23,8 +32,16 @@ class Maker:
 
 
 def makers() -> list[Maker]:
-    """The reference, then the native builds."""
-    return [Maker("reference", lambda threads: ReferenceOps(), threaded=False), *native_makers()]
+    """The reference, then the native builds, then the GPU's kernels in Triton's interpreter."""
+    return [Maker("reference", lambda threads: ReferenceOps(), threaded=False), *native_makers(), triton_maker()]
+
+
+def triton_maker() -> Maker:
+    """The GPU's operations on host memory, every launch interpreted."""
+    absent = "" if find_spec("triton") else "triton is not installed"
+    return Maker(
+        "triton", lambda threads: GpuOps(InterpretedLauncher(), HostAllocator()), threaded=False, absent=absent
+    )
 
 
 def native_makers() -> list[Maker]:

@@ -124,7 +124,7 @@ class Tower:
         finally:
             step = ops.end()
         step.run()
-        return np.concatenate([ops.host(out) for out in outs], axis=1)
+        return np.concatenate([ops.host(out, read=True) for out in outs], axis=1)
 
     def _positions(self, grid: tuple[int, int]) -> Array:
         return self._ops.constant(learned_positions(self._table, grid, self.config.pixels.merge))

@@ -1,0 +1,22 @@
+"""Which kernels there are: data only, and finding one. Importing a kernel's module imports triton.
+
+To add a kernel: its source in triton/, a line in KERNELS, an op here that launches it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# name -> module (below strata_kernels.triton); the function has the kernel's name
+KERNELS: dict[str, str] = {
+    "rms_norm": "norm",
+    "add": "elementwise",
+    "silu_mul": "elementwise",
+}
+
+
+def find_kernel(name: str) -> Any:
+    """The function that @triton.jit made. Raises KeyError for an unknown name."""
+    module = import_module(f"strata_kernels.triton.{KERNELS[name]}")
+    return getattr(module, name)
