@@ -96,14 +96,15 @@ class DeviceArray:
 
     def reshape(self, *shape: int | tuple[int, ...]) -> DeviceArray:
         """The same elements in another shape; one size may be -1. Raises ValueError."""
-        wanted = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape)
+        first = shape[0]
+        wanted = list(first) if isinstance(first, tuple) else [int(size) for size in shape if isinstance(size, int)]
         if -1 in wanted:
             at = wanted.index(-1)
             known = prod(size for i, size in enumerate(wanted) if i != at)
             wanted[at] = self.count // known if known else 0
-        if prod(wanted) != self.count:  # type: ignore[arg-type]
+        if prod(wanted) != self.count:
             raise ValueError(f"reshape: {self.shape} has {self.count} elements, {shape} has not")
-        return DeviceArray(self.block, self.offset, tuple(wanted), self.dtype)  # type: ignore[arg-type]
+        return DeviceArray(self.block, self.offset, tuple(wanted), self.dtype)
 
     def view(self, dtype: str) -> DeviceArray:
         """The same bytes as elements of another type; the last dimension changes with the size."""
