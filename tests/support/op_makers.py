@@ -17,8 +17,13 @@ from strata_kernels.reference.ops import ReferenceOps
 
 # Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
 INTERPRETED = {
+    "test_ops_argmax": "default",
+    "test_ops_elementwise": "default",
     "test_ops_norm": "default",
+    "test_ops_tower": "",  # rotation is missing
 }
+# Their kernels stay inside their arrays but report nothing: the engine hands out no index that is outside.
+UNREPORTED = ("test_put_rows_refuses_an_index_outside",)
 
 
 @dataclass(frozen=True)

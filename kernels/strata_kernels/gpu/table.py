@@ -13,6 +13,12 @@ KERNELS: dict[str, str] = {
     "rms_norm": "norm",
     "add": "elementwise",
     "silu_mul": "elementwise",
+    "gelu": "elementwise",
+    "layer_norm": "norm",
+    "gather": "rows",
+    "put_rows": "rows",
+    "argmax_parts": "choose",
+    "argmax_rows": "choose",
 }
 
 
