@@ -10,11 +10,13 @@ from strata_engine.core.sequence import Sequence
 from strata_engine.errors import LlmrunError
 from strata_engine.events import Failed, Finish, Reading, Reasoning, Started, Text, Timings, Token, Usage
 from strata_engine.runtime.prompt import Prompt
-from strata_engine.runtime.sampler import Chooser
+from strata_engine.runtime.sampler import Chooser, Top
 from strata_engine.runtime.spec_meters import SequenceMeter
 from strata_engine.runtime.stream import SequenceStream
 from strata_engine.runtime.transforms import Floats, History
 from strata_engine.text.base import ReplyReader
+
+Rows = Floats | list[Top]  # logits f32 [n, V], or the tops of n rows
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Active:
         if not self.first_token_s:
             self.stream.put(Reading(self.sequence.hold.tokens, self.sequence.prompt_tokens))
 
-    def advance_all(self, logits: Floats, drafts: tuple[int, ...]) -> Advance:
-        """Choose token after token of rows f32 [1 + drafts, V], as long as the next row's draft is the token chosen."""
+    def advance_all(self, logits: Rows, drafts: tuple[int, ...]) -> Advance:
+        """Choose token after token of 1 + drafts rows, as long as the next row's draft is the token chosen."""
         if not drafts:
             return Advance(0, self.advance(logits[0]))
         with self.stream.together():
@@ -71,7 +73,7 @@ class Active:
                     return Advance(row, finish, ended=finish is not None and hit)
             return Advance(len(drafts), self.advance(logits[len(drafts)]))
 
-    def advance(self, logits: Floats) -> Finish | None:
+    def advance(self, logits: Floats | Top) -> Finish | None:
         """Choose the next token and tell about it; the Finish to send when the sequence ends here."""
         sequence = self.sequence
         token = self.chooser.choose(logits, History(sequence.tokens, sequence.prompt_tokens))

@@ -23,7 +23,7 @@ from strata_engine.errors import LlmrunError, NotFound
 from strata_engine.events import Finish, Notice
 from strata_engine.models.load import Progress
 from strata_engine.registry.files import ModelFiles
-from strata_engine.runtime.active import Active
+from strata_engine.runtime.active import Active, Rows
 from strata_engine.runtime.api import Load, Report, Sink
 from strata_engine.runtime.attempt import attempt
 from strata_engine.runtime.meters import Meters
@@ -36,7 +36,6 @@ from strata_engine.runtime.scheduler import Piece, Work
 from strata_engine.runtime.spec_meters import SequenceMeter
 from strata_engine.runtime.speculation import Verdict
 from strata_engine.runtime.stream import SequenceStream
-from strata_engine.runtime.transforms import Floats
 
 
 class Engine:
@@ -253,12 +252,18 @@ class Engine:
                 self._finish(verdict.piece, verdict.finish)
         return ran_s
 
-    def _run(self, pieces: Sequence[Piece], again: bool) -> Floats:
-        """Logits of the rows. `again`: a failed step may have run some of them, so a state must be made anew."""
+    def _run(self, pieces: Sequence[Piece], again: bool) -> Rows:
+        """Logits of the rows, or their tops where that is all anyone needs.
+
+        `again`: a failed step may have run some of them, so a state must be made anew.
+        """
         if again and self.parts.memory.recurrent:
             for piece in pieces:
                 self._restore(piece.sequence)
-        return self.parts.executor.run([self._span(piece, piece.sequence.hold.tokens) for piece in pieces])
+        spans, executor = [self._span(piece, piece.sequence.hold.tokens) for piece in pieces], self.parts.executor
+        if executor.finds_tops and all(self._active[p.sequence.id].chooser.greedy for p in pieces if p.last):
+            return executor.run_tops(spans)
+        return executor.run(spans)
 
     def _span(self, piece: Piece, start: int) -> Span:
         """The rows of a piece from token `start`; makes the features of the images in them."""
@@ -277,7 +282,7 @@ class Engine:
             piece = Piece(sequence, min(most, hold.tokens - start), last=False)
             self.parts.executor.run([self._span(piece, start)])
 
-    def _advance(self, piece: Piece, logits: Floats) -> Verdict:
+    def _advance(self, piece: Piece, logits: Rows) -> Verdict:
         """Let a sequence choose what its rows allow: only the rows of tokens that stand are kept."""
         if not piece.last:
             return Verdict(piece)

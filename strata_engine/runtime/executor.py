@@ -17,6 +17,7 @@ from strata_engine.core.steps import KEPT_STEPS, Steps
 from strata_engine.draft.base import Features, Wants
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
+from strata_engine.runtime.sampler import Top
 from strata_kernels.ops import Ops
 
 
@@ -43,6 +44,8 @@ class Executor:
         self._taps = ops.zeros(limits.rows, wide) if wants.taps else None
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits, read=True)
+        self._tops, self._shares = ops.zeros(limits.logit_rows, dtype="i32"), ops.zeros(limits.logit_rows)
+        self._host_tops, self._host_shares = ops.host(self._tops, read=True), ops.host(self._shares, read=True)
         # with drafts there is a shape for every number of them
         self._steps = Steps(ops, self._record, KEPT_STEPS + limits.logit_rows)
 
@@ -64,8 +67,20 @@ class Executor:
     def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """Compute the rows of `spans`; logits f32 [n, V] of the rows that wanted them, valid until the next run."""
         rows, wanted = self._buffers.fill(spans)
-        self._steps.run((rows, wanted))
+        self._steps.run((rows, wanted, False))
         return self._host_logits[:wanted]
+
+    @property
+    def finds_tops(self) -> bool:
+        """Is it worth to find the largest logit on the device? Where logits would have to be copied to the host."""
+        return getattr(self._ops, "separate", False)
+
+    def run_tops(self, spans: Sequence[Span]) -> list[Top]:
+        """As `run`, but only the largest logit of each row, found by the device."""
+        rows, wanted = self._buffers.fill(spans)
+        self._steps.run((rows, wanted, True))
+        found = zip(self._host_tops[:wanted].tolist(), self._host_shares[:wanted].tolist(), strict=True)
+        return [Top(token, share) for token, share in found]
 
     def features(self, rows: int) -> Features | None:
         """What the last run left of its `rows` rows for drafters, valid until the next; None: they want nothing."""
@@ -74,12 +89,17 @@ class Executor:
         final, taps = (None if array is None else array[:rows] for array in (self._final, self._taps))
         return Features(final, taps)
 
-    def _record(self, shape: tuple[int, int]) -> None:
-        rows, wanted = shape
+    def _record(self, shape: tuple[int, int, bool]) -> None:
+        rows, wanted, tops = shape
         batch = self._with_features(self._buffers.view(rows, wanted))
         hidden = self._model.forward(batch, self._ops)
-        if wanted:
-            self._model.logits(hidden, batch.logit_rows, self._ops, self._logits[:wanted])
+        if not wanted:
+            return
+        # buffers that the host reads are copied to it whenever a step writes them
+        logits = self._ops.take(wanted, self._model.config.vocab_size) if tops else self._logits[:wanted]
+        self._model.logits(hidden, batch.logit_rows, self._ops, logits)
+        if tops:
+            self._ops.argmax(logits, self._tops[:wanted], self._shares[:wanted])
 
     def _with_features(self, batch: Batch) -> Batch:
         left = self.features(batch.count)

@@ -11,6 +11,7 @@ from strata_engine.core.sequence import Sequence
 from strata_engine.errors import LlmrunError
 from strata_engine.events import Finish, Notice
 from strata_engine.runtime.active import Active
+from strata_engine.runtime.sampler import Top
 from strata_engine.runtime.transforms import Floats, History
 
 VERIFIED, DIFFERS = "spec_verify", "spec_differs"
@@ -26,17 +27,19 @@ class Replay(Active):
     def start(self) -> None:
         """The stream was started by the first run."""
 
-    def advance(self, logits: Floats) -> Finish | None:
+    def advance(self, logits: Floats | Top) -> Finish | None:
         """Choose the next token; ends at the first difference or with the last token."""
         tokens, at = self.sequence.tokens, len(self.sequence.tokens)
         token = self.chooser.choose(logits, History(tokens, self.sequence.prompt_tokens)).id
         before = self.answer[at]
         tokens.append(token)
         if token != before:
-            gap = float(logits[token]) - float(logits[before])
             place = at - self.sequence.prompt_tokens
             text = f"differs from plain decoding at token {place} (from 0): {before} with drafts, {token} without"
-            self._tell(f"{text}; their logits differ by {gap:.3g} in the run without", DIFFERS)
+            if not isinstance(logits, Top):
+                gap = float(logits[token]) - float(logits[before])
+                text += f"; their logits differ by {gap:.3g} in the run without"
+            self._tell(text, DIFFERS)
         elif len(tokens) == len(self.answer):
             self._tell(f"identical to plain decoding: {self.sequence.generated} tokens")
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,14 @@ from strata_engine.config import SamplingParams
 from strata_engine.errors import LlmrunError, RequestRefused
 from strata_engine.events import Token
 from strata_engine.runtime.transforms import Floats, History, adjust, candidates, is_plain, largest
+
+
+@dataclass(frozen=True)
+class Top:
+    """The largest logit of a row as a device found it: its lowest index and its share of the softmax (NaN: a fault)."""
+
+    token: int
+    share: float
 
 
 class Chooser:
@@ -28,14 +37,25 @@ class Chooser:
         self._eos = frozenset(eos)
         self._early = frozenset(self._eos | set(params.stop_token_ids)) if params.min_tokens > 0 else frozenset()
 
-    def choose(self, logits: Floats, history: History) -> Token:
-        """The next token of a row f32 [V]. Raises LlmrunError for logits that are not finite or leave no token."""
+    @property
+    def greedy(self) -> bool:
+        """Does it need no more of a row than its largest logit, whatever comes?"""
+        params = self._params
+        plain = self._plain and params.temperature == 0 and params.logprobs is None
+        return plain and not self._early and not params.ignore_eos
+
+    def choose(self, logits: Floats | Top, history: History) -> Token:
+        """The next token of a row f32 [V], or of its top where that is enough (`greedy`).
+
+        Raises LlmrunError for logits that are not finite or leave no token.
+        """
+        if isinstance(logits, Top):
+            if not math.isfinite(logits.share):
+                raise _not_finite(logits.share, history)
+            return Token(logits.token)
         top = int(logits.argmax())  # a NaN wins argmax, so this one look finds it
         if not math.isfinite(logits[top]):
-            raise LlmrunError(
-                f"the model gave {logits[top]} as a logit after {len(history.ids)} tokens",
-                hint="the weights may be damaged: verify the model's files",
-            )
+            raise _not_finite(float(logits[top]), history)
         params = self._params
         step = len(history.ids) - history.prompt_tokens
         masked = self._masked(step)
@@ -70,6 +90,11 @@ class Chooser:
         norm = float(top + np.log(np.exp(wide - top).sum()))
         best = largest(logits, count) if count else ()
         return Token(chosen, float(wide[chosen]) - norm, tuple((int(i), float(wide[i]) - norm) for i in best))
+
+
+def _not_finite(value: float, history: History) -> LlmrunError:
+    text = f"the model gave {value} as a logit after {len(history.ids)} tokens"
+    return LlmrunError(text, hint="the weights may be damaged: verify the model's files")
 
 
 def uniform(seed: int, step: int) -> float:

@@ -200,9 +200,13 @@ class HostBlock:
 
 
 class HostAllocator:
-    """Blocks of this process's own memory, for Triton's interpreter."""
+    """Blocks of this process's own memory, for Triton's interpreter.
 
-    host = True
+    `host` False: its arrays are taken for a device's, so that tests see whatever touches them from the host.
+    """
+
+    def __init__(self, host: bool = True) -> None:
+        self.host = host
 
     def allocate(self, nbytes: int) -> HostBlock:
         """As Allocator."""

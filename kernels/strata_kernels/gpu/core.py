@@ -32,6 +32,11 @@ class Core:
         self._constants: dict[int, tuple[Any, DeviceArray]] = {}
         self._mirrors = Mirrors(allocator.host)
 
+    @property
+    def separate(self) -> bool:
+        """Is the device's memory not the host's, so that what the host reads must be copied?"""
+        return not self.allocator.host
+
     def take(self, *shape: int, dtype: str = "f32") -> DeviceArray:
         """As Ops."""
         if any(size < 0 for size in shape):
