@@ -18,6 +18,7 @@ CATCH_ALL = {
     "strata_cli/server/access.py": 1,  # request handler: a 500 for this client only
     "strata_cli/server/generation.py": 1,  # the same, in the thread that prepares a request
     "strata_engine/runtime/attempt.py": 1,  # one sequence, or one drafter, fails alone
+    "kernels/strata_kernels/gpu/worker.py": 1,  # a compiler raises anything; the answer tells the builder
 }
 
 
@@ -44,7 +45,8 @@ def test_nothing_prints_but_the_output_module():
 
 def test_the_environment_is_read_in_one_engine_file():
     pattern = re.compile(r"os\.(environ|getenv)")
-    found = [n for n, t in sources() if pattern.search(t) and n != "strata_engine/env.py"]
+    compiler = "kernels/strata_kernels/gpu/worker.py"  # a process of its own, which clears what would change its work
+    found = [n for n, t in sources() if pattern.search(t) and n not in ("strata_engine/env.py", compiler)]
     assert found == []
 
 
