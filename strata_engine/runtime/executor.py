@@ -21,6 +21,16 @@ from strata_engine.runtime.sampler import Top
 from strata_kernels.ops import Ops
 
 
+def edges(most: int) -> list[int]:
+    """Numbers up to `most` around each power of two: what may choose another kernel does so there."""
+    found = {1, most}
+    power = 1
+    while power <= most:
+        found |= {power, power + 1}
+        power *= 2
+    return sorted(number for number in found if number <= most)
+
+
 class Executor:
     """One model on one Ops with one Memory. Not thread-safe: the ops have one workspace."""
 
@@ -81,6 +91,15 @@ class Executor:
         self._steps.run((rows, wanted, True))
         found = zip(self._host_tops[:wanted].tolist(), self._host_shares[:wanted].tolist(), strict=True)
         return [Top(token, share) for token, share in found]
+
+    def plan(self) -> None:
+        """Record, into an Ops that only plans, a step of each kind that can come: they launch all there will be."""
+        limits = self.limits
+        for rows in edges(limits.rows):
+            for wanted in {0, *edges(min(rows, limits.logit_rows))}:
+                for tops in (False, True) if wanted and self.finds_tops else (False,):
+                    with self._ops.scope():
+                        self._record((rows, wanted, tops))
 
     def features(self, rows: int) -> Features | None:
         """What the last run left of its `rows` rows for drafters, valid until the next; None: they want nothing."""

@@ -145,6 +145,7 @@ def _open(
     wants, width = wants_of(drafting.drafters), eye.feature_width if eye else 0
     executor = Executor(loaded.model, chosen.ops, memory, limits, width, wants)
     _bind(drafting, memory, executor, len(layers[0]))
+    notes.extend(_build_kernels(chosen.ops, executor, backend.name))
     notes_of_files = tuple(Notice("model", note) for note in files.notes)
     notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices, *drafting.notices)
     return Opened(
@@ -188,6 +189,20 @@ def _bind(drafting: Drafting, memory: Memory, executor: Executor, first: int) ->
         end = first + len(drafter.memory())
         drafter.bind(DraftRoom(memory.caches[first:end], executor.ops, executor.limits, memory.page_tokens))
         first = end
+
+
+def _build_kernels(ops: Any, executor: Executor, device: str) -> list[Choice]:
+    """Where kernels are compiled for a device: those that steps of this model launch, before the first of them."""
+    if not hasattr(ops, "planning"):
+        return []
+    with ops.planning() as variants:
+        executor.plan()
+    try:
+        done = ops.build(variants)
+    except RuntimeError as error:
+        hint = getattr(error, "hint", "") or "llmrun kernels build says more"
+        raise DeviceError(f"{device}: {error}", hint=hint) from error
+    return [Choice("compiled kernels", f"{len(variants)} variants", done or "as they are needed")]
 
 
 def _price(

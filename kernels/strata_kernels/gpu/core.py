@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 
 from strata_kernels.arrays import is_array, type_name
 from strata_kernels.gpu.arrays import DTYPES, Allocator, Block, DeviceArray, round_up, wrap
-from strata_kernels.gpu.launch import Constant, Launch, Launcher, Value, make_launch
+from strata_kernels.gpu.launch import Constant, Launch, Launcher, Value, Variant, make_launch
 from strata_kernels.gpu.mirrors import Mirrors
 from strata_kernels.ops import Step
 
+# Which variant an op takes may depend on the rows R, on their sequences and on rows with logits at powers of two only
+# (up to 1, 2, 4, ...): then a few shapes tell all variants of a model.
 FEW_ROWS = 16  # decode and verify rows: kernels whose sums do not depend on how many there are
 BLOCK_BYTES = 32 << 20  # of workspace at once
+
+
+Build = Callable[[Collection[Variant]], str]  # what was done, in words; raises RuntimeError
 
 
 class Core:
@@ -24,11 +29,14 @@ class Core:
 
     name = "triton"
 
-    def __init__(self, launcher: Launcher, allocator: Allocator) -> None:
+    def __init__(self, launcher: Launcher, allocator: Allocator, build: Build | None = None) -> None:
+        """`build`: sees that variants are there before anything needs them; None: the launcher needs nothing built."""
         self.launcher, self.allocator = launcher, allocator
+        self._build = build
         self._blocks: list[Block] = []
         self._block = self._used = 0
         self._recorded: list[Launch] | None = None
+        self._planned: dict[Variant, None] | None = None
         self._constants: dict[int, tuple[Any, DeviceArray]] = {}
         self._mirrors = Mirrors(allocator.host)
 
@@ -92,6 +100,20 @@ class Core:
         launches, self._recorded = self._recorded, None
         return self._mirrors.step(self.launcher.prepare(launches), launches)
 
+    @contextmanager
+    def planning(self) -> Iterator[dict[Variant, None]]:
+        """Inside, nothing is launched or prepared: the variants of what would be are collected, in order."""
+        planned: dict[Variant, None] = {}
+        before, self._planned = self._planned, planned
+        try:
+            yield planned
+        finally:
+            self._planned = before
+
+    def build(self, variants: Collection[Variant]) -> str:
+        """See that all of these can be launched; in words what was done for it. Raises RuntimeError."""
+        return "" if self._build is None else self._build(variants)
+
     def _run(
         self,
         kernel: str,
@@ -106,7 +128,9 @@ class Core:
             return
         ready: list[Value] = [value if isinstance(value, (int, float)) else self._array(value) for value in values]
         launch = make_launch(kernel, grid, ready, constants, warps, stages)
-        if self._recorded is not None:
+        if self._planned is not None:
+            self._planned[launch.variant] = None
+        elif self._recorded is not None:
             self._recorded.append(launch)
         else:
             self._mirrors.step(self.launcher.prepare([launch]), [launch]).run()
