@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from strata_kernels.gpu.ops import GpuOps
 from strata_kernels.native import NativeOps
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
+from tests.support.ferry import Ferry
 
 # Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
 INTERPRETED = {
@@ -39,6 +41,12 @@ class Maker:
 def makers() -> list[Maker]:
     """The reference, then the native builds, then the GPU's kernels in Triton's interpreter."""
     return [Maker("reference", lambda threads: ReferenceOps(), threaded=False), *native_makers(), triton_maker()]
+
+
+def ferried_maker() -> Maker:
+    """As `triton_maker`, in memory that the tests cannot touch: what a device's memory is."""
+    make = lambda threads: Ferry(GpuOps(InterpretedLauncher(), HostAllocator(host=False)))  # noqa: E731
+    return dataclasses.replace(triton_maker(), name="ferried", make=make)
 
 
 def triton_maker() -> Maker:

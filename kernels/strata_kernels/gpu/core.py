@@ -41,6 +41,11 @@ class Core:
         self._mirrors = Mirrors(allocator.host)
 
     @property
+    def recording(self) -> bool:
+        """Is a step being recorded?"""
+        return self._recorded is not None
+
+    @property
     def separate(self) -> bool:
         """Is the device's memory not the host's, so that what the host reads must be copied?"""
         return not self.allocator.host
