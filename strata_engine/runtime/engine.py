@@ -261,7 +261,7 @@ class Engine:
             for piece in pieces:
                 self._restore(piece.sequence)
         spans, executor = [self._span(piece, piece.sequence.hold.tokens) for piece in pieces], self.parts.executor
-        if executor.finds_tops and all(self._active[p.sequence.id].chooser.greedy for p in pieces if p.last):
+        if executor.finds_tops and all(self._active[p.sequence.id].chooser.tops for p in pieces if p.last):
             return executor.run_tops(spans)
         return executor.run(spans)
 

@@ -17,7 +17,7 @@ from strata_engine.core.steps import KEPT_STEPS, Steps
 from strata_engine.draft.base import Features, Wants
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
-from strata_engine.runtime.sampler import Top
+from strata_engine.runtime.sampler import MOST_TOPS, Top
 from strata_kernels.ops import Ops
 
 
@@ -54,8 +54,11 @@ class Executor:
         self._taps = ops.zeros(limits.rows, wide) if wants.taps else None
         self._logits = ops.zeros(limits.logit_rows, model.config.vocab_size)
         self._host_logits = ops.host(self._logits, read=True)
-        self._tops, self._shares = ops.zeros(limits.logit_rows, dtype="i32"), ops.zeros(limits.logit_rows)
-        self._host_tops, self._host_shares = ops.host(self._tops, read=True), ops.host(self._shares, read=True)
+        self._tops, self._top_values = (
+            ops.zeros(limits.logit_rows, MOST_TOPS, dtype="i32"),
+            ops.zeros(limits.logit_rows, MOST_TOPS),
+        )
+        self._host_tops, self._host_values = ops.host(self._tops, read=True), ops.host(self._top_values, read=True)
         # with drafts there is a shape for every number of them
         self._steps = Steps(ops, self._record, KEPT_STEPS + limits.logit_rows)
 
@@ -82,15 +85,14 @@ class Executor:
 
     @property
     def finds_tops(self) -> bool:
-        """Is it worth to find the largest logit on the device? Where logits would have to be copied to the host."""
+        """Does the device find the largest logits of a row, so that not all of them are copied to the host?"""
         return getattr(self._ops, "separate", False)
 
     def run_tops(self, spans: Sequence[Span]) -> list[Top]:
-        """As `run`, but only the largest logit of each row, found by the device."""
+        """As `run`, but only the largest MOST_TOPS logits of each row, valid until the next run."""
         rows, wanted = self._buffers.fill(spans)
         self._steps.run((rows, wanted, True))
-        found = zip(self._host_tops[:wanted].tolist(), self._host_shares[:wanted].tolist(), strict=True)
-        return [Top(token, share) for token, share in found]
+        return [Top(self._host_tops[row], self._host_values[row]) for row in range(wanted)]
 
     def plan(self) -> None:
         """Record, into an Ops that only plans, a step of each kind that can come: they launch all there will be."""
@@ -118,7 +120,8 @@ class Executor:
         logits = self._ops.take(wanted, self._model.config.vocab_size) if tops else self._logits[:wanted]
         self._model.logits(hidden, batch.logit_rows, self._ops, logits)
         if tops:
-            self._ops.argmax(logits, self._tops[:wanted], self._shares[:wanted])
+            largest = self._ops.largest  # type: ignore[attr-defined]  # finds_tops says that it is there
+            largest(logits, self._tops[:wanted], self._top_values[:wanted])
 
     def _with_features(self, batch: Batch) -> Batch:
         left = self.features(batch.count)

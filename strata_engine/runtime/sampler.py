@@ -16,15 +16,17 @@ import numpy as np
 from strata_engine.config import SamplingParams
 from strata_engine.errors import LlmrunError, RequestRefused
 from strata_engine.events import Token
-from strata_engine.runtime.transforms import Floats, History, adjust, candidates, is_plain, largest
+from strata_engine.runtime.transforms import Floats, History, Ids, adjust, candidates, is_plain, largest
+
+MOST_TOPS = 64  # values of a row that a device finds: more than any usual top-k
 
 
 @dataclass(frozen=True)
 class Top:
-    """The largest logit of a row as a device found it: its lowest index and its share of the softmax (NaN: a fault)."""
+    """The largest logits of a row as a device found them, largest first, the lowest id first among equals."""
 
-    token: int
-    share: float
+    ids: Ids
+    values: Floats
 
 
 class Chooser:
@@ -38,21 +40,27 @@ class Chooser:
         self._early = frozenset(self._eos | set(params.stop_token_ids)) if params.min_tokens > 0 else frozenset()
 
     @property
-    def greedy(self) -> bool:
-        """Does it need no more of a row than its largest logit, whatever comes?"""
+    def tops(self) -> int:
+        """How many of a row's largest logits are all it ever needs; 0: it may need the whole row."""
         params = self._params
-        plain = self._plain and params.temperature == 0 and params.logprobs is None
-        return plain and not self._early and not params.ignore_eos
+        if not self._plain or params.logprobs is not None or self._early or params.ignore_eos:
+            return 0
+        if params.temperature == 0:
+            return 1
+        return params.top_k if 0 < params.top_k <= MOST_TOPS else 0
 
     def choose(self, logits: Floats | Top, history: History) -> Token:
-        """The next token of a row f32 [V], or of its top where that is enough (`greedy`).
+        """The next token of a row f32 [V], or of its tops where they are enough (`tops`): the same token.
 
         Raises LlmrunError for logits that are not finite or leave no token.
         """
         if isinstance(logits, Top):
-            if not math.isfinite(logits.share):
-                raise _not_finite(logits.share, history)
-            return Token(logits.token)
+            if not math.isfinite(logits.values[0]):
+                raise _not_finite(float(logits.values[0]), history)
+            if self._params.temperature == 0:
+                return Token(int(logits.ids[0]))
+            at = self._draw(logits.values[: self._params.top_k], len(history.ids) - history.prompt_tokens)
+            return Token(int(logits.ids[at]))
         top = int(logits.argmax())  # a NaN wins argmax, so this one look finds it
         if not math.isfinite(logits[top]):
             raise _not_finite(float(logits[top]), history)

@@ -8,6 +8,7 @@ from strata_kernels.gpu.core import Core
 
 ELEMENTS = 1024  # of a program
 PART = 2048  # logits of a program
+TOP_PART = 1024  # at least twice as many as a row's largest, so that each pass leaves fewer
 
 
 class DenseOps(Core):
@@ -64,6 +65,25 @@ class DenseOps(Core):
             block, given = power(parts, 1 << 20), share if share is not None else most
             values = (most, index, total, out, given)
             self._run("argmax_rows", (rows,), values, PARTS=parts, BLOCK=block, SHARE=share is not None)
+
+    def largest(self, logits: Any, ids: Any, values: Any) -> None:
+        """The largest values of each row of logits [R, V], largest first, the lowest id first among equals.
+
+        ids i32, values f32 [R, n]. NaN comes first, as infinity; where V < n what is missing is -infinity.
+        """
+        (rows, count), top = logits.shape, ids.shape[1]
+        source, numbers, numbered = logits, ids, False
+        with self.scope():
+            while True:
+                parts = -(-count // TOP_PART)
+                last = parts == 1
+                found = values if last else self.take(rows, parts * top)
+                named = ids if last else self.take(rows, parts * top, dtype="i32")
+                sizes = {"COUNT": count, "PART": TOP_PART, "PARTS": parts, "TOP": top, "NUMBERED": numbered}
+                self._run("largest_parts", (rows, parts), (source, numbers, found, named), **sizes)
+                if last:
+                    return
+                source, numbers, numbered, count = found, named, True, parts * top
 
     def _elements(self, kernel: str, *arrays: Any) -> None:
         count = self._array(arrays[-1]).count

@@ -19,6 +19,7 @@ KERNELS: dict[str, str] = {
     "put_rows": "rows",
     "argmax_parts": "choose",
     "argmax_rows": "choose",
+    "largest_parts": "choose",
 }
 
 
