@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.op_makers import INTERPRETED, UNREPORTED, Maker, makers
+from tests.support.standin.library import StandIn, build
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -61,3 +63,15 @@ def ops(maker: Maker) -> Ops:
 @pytest.fixture
 def reference() -> Ops:
     return ReferenceOps()
+
+
+@pytest.fixture(scope="session")
+def standin_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for the drivers' libraries, compiled."""
+    return build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def standin(standin_library: Path, tmp_path: Path) -> StandIn:
+    """A stand-in of the test's own."""
+    return StandIn(standin_library, tmp_path)
