@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from strata_backends import sysfs
 from strata_backends.machine import memory_bytes
+from strata_backends.probe import gpus, overrides
 from strata_cli import completion_install
 from strata_cli.app import App
+from strata_cli.devices import place_of
 from strata_cli.hubsettings import hub_settings
 from strata_cli.server_record import read_record
 from strata_cli.settings import load_settings
-from strata_engine.doctor import kernels, machine, network
+from strata_engine.doctor import graphics, kernels, machine, network
 from strata_engine.doctor.check import FAIL, OK, SKIP, WARN, Check
 from strata_engine.errors import LlmrunError
 from strata_engine.registry.hubs.pip_settings import pip_settings
@@ -21,11 +23,12 @@ from strata_engine.registry.hubs.pip_settings import pip_settings
 
 def run_all(app: App) -> list[Check]:
     """Every check, in the order they are shown. Takes a few seconds at most; changes nothing."""
+    place = place_of(app)
     checks = [
         machine.check_python(),
         machine.check_processor(sysfs.cpu()),
         machine.check_memory(*memory_bytes()),
-        *machine.check_graphics(sysfs.gpus(), sysfs.overrides(app.env.get)),
+        *graphics.check_graphics(gpus(place), overrides(place), place.make_ops is not None),
         *kernels.check_all(),
         *machine.check_store(app.paths.models),
         check_config(app),
@@ -35,6 +38,17 @@ def run_all(app: App) -> list[Check]:
         network.check_proxy(urllib.request.getproxies()),
     ]
     return [*checks, *_network(app)]
+
+
+def lines(checks: Sequence[Check]) -> list[str]:
+    """A line for each check and one for each remedy. No colour: the words carry the meaning, and reports paste them."""
+    width = max(len(check.name) for check in checks)
+    found = []
+    for check in checks:
+        found.append(f"{check.status.ljust(4)}  {check.name.ljust(width)}  {check.text}")
+        if check.remedy and check.status in (WARN, FAIL):
+            found.append(f"      {' ' * width}  try: {check.remedy}")
+    return found
 
 
 def _network(app: App) -> list[Check]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strata_backends.names import KINDS, MEANING
 from strata_engine.errors import UsageError
 
-HELP = """\
+HELP = f"""\
 Global flags (any command, any place before --):
   -h, --help            this text, or a command's own
   -V, --version         version
@@ -22,7 +23,7 @@ Global flags (any command, any place before --):
   --models FILE         extra models.yaml
   --log-file FILE       write the log there
   --log-format FORMAT   text or json
-  --device SPEC         auto or cpu"""
+  --device SPEC         {MEANING}"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ _SWITCHES = {"--help": "help", "-h": "help", "--version": "version", "-V": "vers
              "-y": "yes", "--yes": "yes"}  # fmt: skip
 _VALUES = {"--color": "color", "--config": "config", "--models": "models", "--log-file": "log_file",
            "--log-format": "log_format", "--device": "device"}  # fmt: skip
-_DEVICES = "auto|cpu"
+_DEVICES = "|".join(("auto", *KINDS))
 _CHOICES = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
 
 

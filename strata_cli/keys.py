@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from strata_backends.names import MEANING, parse_device
 from strata_engine.config import KV_TYPES, SPEC_METHODS
 
 AUTO = "auto"
@@ -17,7 +18,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Key:
-    """One setting. `kind`: int | float | bool | text | tokens (a count, or auto). Limits are inclusive."""
+    """One setting. `kind`: int | float | bool | text | tokens (a count, or auto) | device. Limits are inclusive."""
 
     name: str
     kind: str
@@ -37,6 +38,8 @@ class Key:
     def check(self, value: Any) -> Any:
         """The value in its final type. Raises ValueError with what is allowed."""
         value = _typed(self, value)
+        if self.kind == "device":
+            parse_device(value)
         if self.choices and value not in self.choices:
             raise ValueError(f"{value!r} is not one of {', '.join(self.choices)}")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -53,7 +56,7 @@ def _typed(key: Key, value: Any) -> Any:
         return float(value)
     if key.kind == "tokens" and isinstance(value, str):
         return _tokens(value)
-    wanted = {"int": int, "tokens": int, "float": float, "bool": bool, "text": str}[key.kind]
+    wanted = {"int": int, "tokens": int, "float": float, "bool": bool}.get(key.kind, str)
     if type(value) is not wanted:
         raise ValueError(f"{value!r} is not {_KINDS[key.kind]}")
     return value
@@ -101,8 +104,8 @@ def _tokens(text: str) -> int | str:
     return int(match[1]) * (1024 if match[2] else 1)
 
 
-_READERS = {"int": _int, "float": _float, "bool": _bool, "tokens": _tokens, "text": str}
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text",
+_READERS = {"int": _int, "float": _float, "bool": _bool, "tokens": _tokens, "text": str, "device": str}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text", "device": "a text",
           "tokens": "a number of tokens (8192, 8k) or auto"}  # fmt: skip
 _FLAGS = {
     "temperature": "--temp",
@@ -128,7 +131,7 @@ LOAD_KEYS: tuple[Key, ...] = (
     Key("prefix_cache", "bool", "keep what was read and share it with prompts that begin alike", True,
         "LLMRUN_PREFIX_CACHE"),
     Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
-    Key("device", "text", "device: auto or cpu", AUTO, "LLMRUN_DEVICE"),
+    Key("device", "device", f"device: {MEANING}", AUTO, "LLMRUN_DEVICE"),
 )  # fmt: skip
 
 SAMPLING_KEYS: tuple[Key, ...] = (

@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strata_cli.app import App
+from strata_cli.devices import place_of
 from strata_cli.flags import LoadFlags, to_engine_config
 from strata_cli.prompt import looks_like_model
 from strata_cli.specflags import SpecFlags
@@ -25,6 +26,7 @@ from strata_engine.errors import DeviceError, LlmrunError, UsageError
 
 if TYPE_CHECKING:
     from strata_backends.base import Backend
+    from strata_backends.gpu import Place
     from strata_cli.talkflags import PlaceFlags
     from strata_engine.registry.files import ModelFiles
     from strata_engine.runtime.api import LoadedModel, Service
@@ -123,18 +125,30 @@ def open_service(app: App, load: LoadFlags, spec: SpecFlags | None = None) -> Lo
     import_engine()
     from strata_engine.runtime.service import LocalService
 
-    return LocalService(app.catalog, app.store, config, open_backend)
+    return LocalService(app.catalog, app.store, config, backend_factory(app))
 
 
-def open_backend(device: str) -> Backend:
+def open_backend(device: str, place: Place | None = None) -> Backend:
     """The device of this name, or the best one for "auto". Raises DeviceError with every candidate's reason."""
-    from strata_backends.cpu import CpuBackend
-    from strata_backends.probe import probe
+    from strata_backends.probe import choose
 
-    verdicts = probe(device)
-    if not any(verdict.accepted for verdict in verdicts):
-        raise DeviceError("no usable device: " + "; ".join(f"{v.name}: {v.reason}" for v in verdicts), "llmrun doctor")
-    return CpuBackend()  # the only candidate so far
+    try:
+        backend, verdicts = choose(device, place) if place else choose(device)
+    except ValueError as error:
+        raise UsageError(str(error), "llmrun hw shows what is there") from error
+    if backend is None:
+        # The processor's own verdict only says that something else was asked for.
+        asked = [verdict for verdict in verdicts if verdict.name != "cpu"] or verdicts
+        remedies = [verdict.remedy for verdict in asked if verdict.remedy]
+        reasons = "; ".join(f"{verdict.name}: {verdict.reason}" for verdict in asked)
+        raise DeviceError(f"no usable device: {reasons}", remedies[0] if remedies else "llmrun doctor")
+    return backend
+
+
+def backend_factory(app: App) -> Callable[[str], Backend]:
+    """`open_backend` on this machine, by this run's environment."""
+    place = place_of(app)
+    return lambda device: open_backend(device, place)
 
 
 def find_files(app: App, reference: str) -> ModelFiles:

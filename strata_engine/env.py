@@ -29,7 +29,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_API_KEY", "key the server asks for and the client sends"),
     Variable("LLMRUN_CTX", "default context in tokens"),
     Variable("LLMRUN_THREADS", "CPU threads"),
-    Variable("LLMRUN_DEVICE", "device: auto or cpu"),
+    Variable("LLMRUN_DEVICE", "device: auto, cpu, cuda, hip or musa; hip:1 = the second card of a kind"),
     Variable("LLMRUN_PARALLEL", "sequences in one batch"),
     Variable("LLMRUN_BATCH", "most tokens in one prompt step"),
     Variable(
@@ -81,6 +81,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HIP_VISIBLE_DEVICES", "hides devices; shown by hw"),
     Variable("ROCR_VISIBLE_DEVICES", "hides devices; shown by hw"),
     Variable("CUDA_VISIBLE_DEVICES", "hides devices; shown by hw"),
+    Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID = cards are numbered by their place; shown by hw"),
     Variable("MUSA_VISIBLE_DEVICES", "hides devices; shown by hw"),
     Variable("XDG_CONFIG_HOME", "config base"),
     Variable("XDG_DATA_HOME", "data base"),

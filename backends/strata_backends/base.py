@@ -43,12 +43,13 @@ class Profile:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of probing one candidate: accepted, or rejected with the reason."""
+    """Result of probing one candidate: accepted, or rejected with the reason and what to do about it."""
 
     name: str
     accepted: bool
     reason: str
     info: DeviceInfo | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

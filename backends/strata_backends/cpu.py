@@ -17,13 +17,15 @@ class CpuBackend:
     """Runs steps on the processor.
 
     `isa` forces one instruction-set build ("generic", "avx2", "avx512", "neon"); None takes the fastest usable.
+    `passed_over`: devices that were looked at first, each with the reason why not; it becomes a choice of its own.
     """
 
     name = "cpu"
 
-    def __init__(self, isa: str | None = None) -> None:
+    def __init__(self, isa: str | None = None, passed_over: tuple[tuple[str, str], ...] = ()) -> None:
         """Looks at nothing yet."""
         self._isa = isa
+        self._passed_over = passed_over
 
     @property
     def device(self) -> str:
@@ -59,7 +61,8 @@ class CpuBackend:
         request = Request(threads=threads, isa=self._isa, activation_bits=8 if profile.mode == "fast" else 16)
         selection = registry.choose(profile.kernels, request)
         ops = selection.implementation.make(request)
-        choices = [Choice("kernels", selection.implementation.name, selection.why, selection.rejected)]
+        choices = [*_device_choice(self._passed_over)]
+        choices.append(Choice("kernels", selection.implementation.name, selection.why, selection.rejected))
         if selection.implementation.name == "native":
             choices.append(_isa_choice(getattr(ops, "isa", ""), self._isa))
         choices += [_threads_choice(profile.threads, cores), _mode_choice(profile.mode, selection)]
@@ -71,6 +74,14 @@ def _library() -> Library | None:
         return load()
     except KernelsUnavailable:
         return None
+
+
+def _device_choice(passed_over: tuple[tuple[str, str], ...]) -> list[Choice]:
+    """Why not a GPU, where there is one."""
+    if not passed_over:
+        return []
+    why = "not " + "; not ".join(f"{name}: {reason}" for name, reason in passed_over)
+    return [Choice("processor or GPU", "processor", why, passed_over)]
 
 
 def _isa_choice(taken: str, forced: str | None) -> Choice:

@@ -149,7 +149,8 @@ def _run(
     from strata_engine.bench.session import Session, SpeedPlan
 
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    session = Session(SpeedPlan(files, tuple(configs), tuple(tests), repetitions), local.open_backend, app.output.note)
+    plan = SpeedPlan(files, tuple(configs), tuple(tests), repetitions)
+    session = Session(plan, local.backend_factory(app), app.output.note)
     rows: list[Row] = []
     try:
         rows.extend(session.rows())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata_cli import local
 from strata_cli.app import App
+from strata_cli.devices import place_of
 from strata_cli.specflags import SpecBenchFlags
 from strata_engine.bench.plan import SpeedTest
 from strata_engine.config import EngineConfig, SpecConfig
@@ -83,7 +84,7 @@ class _Opener:
         # what one run kept would not be run by the next: its drafter would know less of the prompt
         config = replace(self._config, spec=spec, prefix_cache=False)
         files, config = with_drafter(self._files, config, self._app.catalog, self._app.store)
-        return Engine.open(files, config, local.open_backend(config.device))
+        return Engine.open(files, config, local.open_backend(config.device, place_of(self._app)))
 
 
 def _described(engine: Engine) -> dict[str, Any]:

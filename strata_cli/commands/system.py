@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from strata_backends import sysfs
 from strata_backends.machine import memory_bytes
+from strata_backends.probe import gpus, overrides
 from strata_cli import __version__, doctor_checks
 from strata_cli.app import App
-from strata_engine.doctor.check import Check, exit_code
+from strata_cli.devices import gpu_data, gpu_rows, place_of
+from strata_engine.doctor.check import exit_code
 from strata_engine.units import format_bytes
 
 _LIBRARIES = ("torch", "numpy", "typer", "huggingface_hub", "tokenizers", "gguf", "starlette")
@@ -63,12 +64,13 @@ def hw(
     """Show the hardware: processor, memory, and the GPUs that the kernel's drivers see."""
     app = App.of(context)
     total_bytes, free_bytes = memory_bytes()
-    cpu, gpus = sysfs.cpu(), sysfs.gpus()
+    place = place_of(app)
+    cpu, seen = sysfs.cpu(), gpus(place)
     data: dict[str, Any] = {
         "cpu": vars(cpu),
         "memory": {"total_bytes": total_bytes, "free_bytes": free_bytes},
-        "gpus": [vars(gpu) for gpu in gpus],
-        "overrides": sysfs.overrides(app.env.get),
+        "gpus": [gpu_data(gpu) for gpu in seen],
+        "overrides": overrides(place),
     }
     if measure:
         from strata_engine.bench.host import read_bandwidth_gb_s
@@ -78,7 +80,8 @@ def hw(
     if app.output.json_mode:
         app.output.data("llmrun.hw.v1", data)
         return
-    app.output.table((), [*_cpu_rows(cpu), *_memory_rows(data["memory"]), *_gpu_rows(gpus), *_override_rows(data)])
+    shown = gpu_rows(seen, place.make_ops is not None)
+    app.output.table((), [*_cpu_rows(cpu), *_memory_rows(data["memory"]), *shown, *_override_rows(data)])
 
 
 def _cpu_rows(cpu: sysfs.CpuSeen) -> list[list[str]]:
@@ -99,24 +102,6 @@ def _memory_rows(memory: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _gpu_rows(gpus: Sequence[sysfs.GpuSeen]) -> list[list[str]]:
-    if not gpus:
-        return [["graphics", "no GPU seen by a kernel driver"]]
-    rows: list[list[str]] = []
-    for gpu in gpus:
-        facts = [gpu.arch, f"{gpu.units} units" if gpu.units else "", _vram(gpu), gpu.link, gpu.driver, gpu.node]
-        rows.append(["graphics", f"{gpu.vendor} {gpu.name}: " + ", ".join(fact for fact in facts if fact)])
-        rows += [["", problem] for problem in gpu.problems]
-    return [*rows, ["", "this version runs models on the processor"]]
-
-
-def _vram(gpu: sysfs.GpuSeen) -> str:
-    if gpu.total_bytes is None:
-        return ""
-    used = f" ({format_bytes(gpu.used_bytes)} used)" if gpu.used_bytes is not None else ""
-    return format_bytes(gpu.total_bytes) + used
-
-
 def _override_rows(data: dict[str, Any]) -> list[list[str]]:
     return [["override", f"{name}={value}"] for name, value in data["overrides"].items()]
 
@@ -132,14 +117,6 @@ def doctor(context: typer.Context) -> int:
     if app.output.json_mode:
         app.output.data("llmrun.doctor.v1", {"exit_code": code, "checks": [vars(c) for c in checks]})
         return code
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        app.output.line(f"{_mark(app, check)}  {check.name.ljust(width)}  {check.text}")
-        if check.remedy and check.status in ("warn", "fail"):
-            app.output.line(f"      {' ' * width}  try: {check.remedy}")
+    for text in doctor_checks.lines(checks):
+        app.output.line(text)
     return code
-
-
-def _mark(app: App, check: Check) -> str:
-    # No colour: the words carry the meaning, and the output is meant to be pasted into a report.
-    return check.status.ljust(4)

@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, memory, disk, processor, graphics."""
+"""Checks of the machine: Python, memory, disk, processor."""
 
 from __future__ import annotations
 
@@ -73,24 +73,3 @@ def check_processor(seen: sysfs.CpuSeen) -> Check:
     if seen.arch.lower() in ("x86_64", "amd64") and seen.features and _FAST_X86 not in seen.features:
         return Check("processor", WARN, text, f"without {_FAST_X86} only the slow plain kernels run")
     return Check("processor", OK, text)
-
-
-def check_graphics(seen: list[sysfs.GpuSeen], overrides: dict[str, str]) -> list[Check]:
-    """What the drivers show; this version computes on the processor and says so."""
-    if not seen:
-        return [Check("graphics", OK, "no GPU seen; models run on the processor")]
-    checks = []
-    for gpu in seen:
-        text = " ".join(part for part in (gpu.vendor, gpu.name, gpu.arch and f"({gpu.arch})") if part)
-        if gpu.problems:
-            checks.append(Check("graphics", WARN, f"{text}: {gpu.problems[0]}", _remedy(gpu.problems[0])))
-        else:
-            checks.append(Check("graphics", OK, f"{text}; this version runs models on the processor"))
-    if overrides:
-        shown = ", ".join(f"{name}={value}" for name, value in overrides.items())
-        checks.append(Check("graphics", WARN, f"set in the environment: {shown}", "unset what is not meant"))
-    return checks
-
-
-def _remedy(problem: str) -> str:
-    return "sudo usermod -aG render $USER, then log in again" if "group render" in problem else "install its driver"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from strata_backends.sysfs import CpuSeen, GpuSeen
+from strata_backends.sysfs import CpuSeen
 from strata_engine.doctor import machine
 from strata_engine.doctor.check import Check, exit_code
 
@@ -65,23 +65,6 @@ def test_an_old_x86_processor_is_a_warning_and_others_are_not():
     assert machine.check_processor(cpu("sse4_2")).status == "warn"
     assert machine.check_processor(cpu("avx2")).status == "ok"
     assert machine.check_processor(cpu("asimd", arch="aarch64")).status == "ok"
-
-
-def test_no_gpu_is_fine_and_says_what_runs_models():
-    [check] = machine.check_graphics([], {})
-    assert check.status == "ok" and "processor" in check.text
-
-
-def test_a_gpu_without_rights_names_the_group_to_join():
-    gpu = GpuSeen("AMD", "Card", problems=("no rights on /dev/kfd: join group render",))
-    [check] = machine.check_graphics([gpu], {})
-    assert check.status == "warn" and "render" in check.remedy
-
-
-def test_an_override_in_the_environment_is_shown():
-    checks = machine.check_graphics([GpuSeen("AMD", "Card")], {"HSA_OVERRIDE_GFX_VERSION": "11.0.0"})
-    assert [c.status for c in checks] == ["ok", "warn"]
-    assert "HSA_OVERRIDE_GFX_VERSION=11.0.0" in checks[1].text
 
 
 def test_the_root_directory_is_its_own_nearest_parent():

@@ -1,0 +1,100 @@
+"""Asking what is outside: a driver's library whether it works, a tool for its output, Python for the kernel compiler.
+
+Only what finding a device needs: initialise, count, version. Memory and launches are strata_kernels' matter.
+Function names: CUDA Driver API, HIP runtime API, MUSA driver API (the last by its likeness to the first; not seen run).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOL_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a driver's library says. `fault`: why it cannot be used, "" = it can. `version`: 0 = unknown."""
+
+    fault: str = ""
+    version: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class _Names:
+    libraries: tuple[str, ...]
+    start: str
+    count: str
+    version: str
+
+
+_NAMES = {
+    "cuda": _Names(("libcuda.so.1", "libcuda.so"), "cuInit", "cuDeviceGetCount", "cuDriverGetVersion"),
+    "hip": _Names(
+        ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so"),
+        "hipInit", "hipGetDeviceCount", "hipRuntimeGetVersion",
+    ),
+    "musa": _Names(
+        ("libmusa.so", "/usr/local/musa/lib/libmusa.so"), "muInit", "muDeviceGetCount", "muDriverGetVersion",
+    ),
+}  # fmt: skip
+
+
+def ask_driver(kind: str, libraries: Sequence[str] = ()) -> Answer:
+    """Load the library of a kind, initialise it and count its devices. `libraries`: in place of the usual ones."""
+    names = _NAMES[kind]
+    tried = tuple(libraries) or names.libraries
+    library = _load(tried)
+    if library is None:
+        return Answer(f"the driver's library {Path(tried[0]).name} is not installed")
+    try:
+        start, count, version = (getattr(library, name) for name in (names.start, names.count, names.version))
+    except AttributeError as error:
+        return Answer(f"{Path(tried[0]).name} is not the driver's library: {error}")
+    number = ctypes.c_int(0)
+    status = start(ctypes.c_uint(0))
+    if status:
+        return Answer(f"its driver does not start: {names.start} says {status}")
+    found = 0 if version(ctypes.byref(number)) else number.value
+    status = count(ctypes.byref(number))
+    if status:
+        return Answer(f"its driver does not answer: {names.count} says {status}", found)
+    return Answer(version=found, count=number.value)
+
+
+def _load(names: Sequence[str]) -> ctypes.CDLL | None:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def run_tool(command: Sequence[str]) -> str:
+    """What a tool prints, "" when it is not there, fails or takes longer than 10 s."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else ""
+
+
+# Parts of Triton that bring each kind's code generator; the vendor's own names for the last.
+_GENERATORS = {"cuda": ("nvidia",), "hip": ("amd",), "musa": ("mtgpu", "mthreads", "musa")}
+
+
+def compiler_fault(kind: str) -> str:
+    """Why kernels cannot be compiled here, "" = they can. Looks for Triton's folders and imports nothing."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or not spec.origin:
+        return "the compiler (triton) is not installed"
+    folder = Path(spec.origin).parent / "backends"
+    if not any((folder / name).is_dir() for name in _GENERATORS[kind]):
+        return "the installed triton cannot compile for it"
+    return ""
