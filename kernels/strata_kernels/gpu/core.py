@@ -83,6 +83,10 @@ class Core:
         """As Ops: in place where the device's memory is the host's, else a mirror that steps bring up to date."""
         return self._mirrors.of(array, read)
 
+    def mirror(self, array: DeviceArray, host: NDArray[Any], read: bool) -> None:
+        """Make memory of the host the mirror of an array of `zeros`, in the place of one of our own."""
+        self._mirrors.attach(array, host, read)
+
     def constant(self, values: NDArray[Any]) -> DeviceArray:
         """As Ops."""
         own = np.ascontiguousarray(values)

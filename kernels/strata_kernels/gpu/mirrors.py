@@ -52,6 +52,10 @@ class Mirrors:
         part = whole[array.offset : array.offset + array.nbytes]
         return part.view(DTYPES[array.dtype]).reshape(array.shape)
 
+    def attach(self, array: DeviceArray, host: NDArray[Any], read: bool) -> None:
+        """Take the host's memory for the mirror of a whole block."""
+        self._mirrors[array.block] = Mirror(host.reshape(-1).view(np.uint8), read)
+
     def _mirror(self, block: Block, read: bool) -> Mirror:
         found = self._mirrors.get(block)
         if found is None:
