@@ -14,6 +14,13 @@ Saved = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
+class PerLayer:
+    """Makers of arrays where layers keep their memory in different places: `of(layer)`, counted from 0."""
+
+    of: Callable[[int], Zeros]
+
+
+@dataclass(frozen=True)
 class Room:
     """How much of everything there is: pages, tokens in a page, slots (sequences at once), type of keys and values.
 

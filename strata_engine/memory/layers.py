@@ -7,7 +7,7 @@ from typing import Any
 
 from strata_engine.config import kv_pair
 from strata_engine.errors import OutOfMemory
-from strata_engine.memory.kv import LayerMemory, Room, Zeros
+from strata_engine.memory.kv import LayerMemory, PerLayer, Room, Zeros
 from strata_engine.units import format_bytes
 from strata_kernels import arrays
 
@@ -25,14 +25,18 @@ def slot_bytes(layers: Layers, drafts: int = 0) -> int:
     return sum(layer.slot_bytes + drafts * layer.draft_bytes for layer in layers if layer is not None)
 
 
-def allocate(layers: Layers, room: Room, zeros: Zeros = arrays.zeros) -> tuple[Any, ...]:
+def allocate(layers: Layers, room: Room, zeros: Zeros | PerLayer = arrays.zeros) -> tuple[Any, ...]:
     """The caches, made by `zeros` of the ops; None where a layer keeps nothing.
 
     Raises OutOfMemory with the numbers, UsageError: no such type.
     """
     in_page = page_bytes(layers, room.page_tokens, room.kv_type)
+
+    def maker(number: int) -> Zeros:
+        return zeros.of(number) if isinstance(zeros, PerLayer) else zeros
+
     try:
-        return tuple(None if layer is None else layer.allocate(room, zeros) for layer in layers)
+        return tuple(None if one is None else one.allocate(room, maker(n)) for n, one in enumerate(layers))
     except MemoryError as error:
         kv, states = room.pages * in_page, room.slots * slot_bytes(layers, room.drafts)
         text = f"{format_bytes(kv)} for {room.pages * room.page_tokens} tokens of keys and values"

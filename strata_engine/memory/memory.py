@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from strata_engine.core.sequence import NO_SLOT, Hold, Sequence
-from strata_engine.memory.kv import Room, Zeros
+from strata_engine.memory.kv import PerLayer, Room, Zeros
 from strata_engine.memory.layers import Layers, allocate, page_bytes, slot_bytes
 from strata_engine.memory.pages import PagePool
 from strata_engine.memory.prefixes import Counts, Prefixes
@@ -33,7 +33,7 @@ class Memory:
         pages: int,
         page_tokens: int,
         kv_type: str,
-        zeros: Zeros = arrays.zeros,
+        zeros: Zeros | PerLayer = arrays.zeros,
         max_sequences: int = 1,
         drafts: int = 0,
     ) -> None:

@@ -124,11 +124,17 @@ def read_tensors(
     store, done = Store(rest=Rest(rest), unused=[name for name in stored if name not in used]), 0
     total = sum(found[w.name].nbytes for w in wanted)
     for want in wanted:
-        _read(source, want, found[want.name], ops, mmap, store)
+        _read(source, want, found[want.name], side_of(ops, want), mmap, store)
         done += found[want.name].nbytes
         if progress is not None:
             progress(done, total)
     return store, found
+
+
+def side_of(ops: Ops, want: Wanted) -> Ops:
+    """Whose operations take a tensor: of an Ops over several devices the one where it shall live."""
+    side = getattr(ops, "side", None)
+    return ops if side is None else side(want.name + ".table" if want.use in ("table", "mapped") else want.name)
 
 
 def _match(

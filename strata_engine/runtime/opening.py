@@ -17,6 +17,7 @@ from strata_engine.events import Notice
 from strata_engine.formats.base import WeightSource
 from strata_engine.formats.open import open_weights
 from strata_engine.formats.projector import open_with_projector, projector_of
+from strata_engine.memory.kv import PerLayer, Zeros
 from strata_engine.memory.memory import Memory
 from strata_engine.models.config import special_ids
 from strata_engine.models.load import Loaded, Progress, load_model
@@ -131,7 +132,7 @@ def _open(
         priced.pool_tokens // config.page_tokens,
         config.page_tokens,
         config.kv_type,
-        chosen.ops.zeros,
+        _zeros(chosen.ops),
         config.max_sequences,
         drafting.most,
     )
@@ -189,6 +190,11 @@ def _bind(drafting: Drafting, memory: Memory, executor: Executor, first: int) ->
         end = first + len(drafter.memory())
         drafter.bind(DraftRoom(memory.caches[first:end], executor.ops, executor.limits, memory.page_tokens))
         first = end
+
+
+def _zeros(ops: Any) -> Zeros | PerLayer:
+    """Who makes the memory of layers."""
+    return PerLayer(ops.zeros_of) if hasattr(ops, "zeros_of") else ops.zeros
 
 
 def _build_kernels(ops: Any, executor: Executor, device: str) -> list[Choice]:

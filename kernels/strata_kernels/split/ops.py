@@ -28,8 +28,6 @@ Side = Callable[[str], str]  # our name of a tensor -> NEAR or FAR
 class SplitOps:
     """`near`: a device's Ops; `far`: the processor's. `place`: where a tensor lives; `layer_sides`: a layer's cache."""
 
-    name = "split"
-
     def __init__(self, near: Any, far: Ops, place: Side, layer_sides: tuple[str, ...]) -> None:
         self.near, self.far = near, far
         self._place, self._layer_sides = place, layer_sides
@@ -37,6 +35,11 @@ class SplitOps:
         self._parts: list[Step] | None = None  # of the step that is being recorded
         self._current: str | None = None  # the side whose ops are being recorded
         self._planning = False
+
+    @property
+    def name(self) -> str:
+        """The device's: what it multiplies, the processor does too."""
+        return self.near.name
 
     # ---- where things go
 
