@@ -64,6 +64,8 @@ class LoadFlags:
     kernels: Annotated[str | None, _key("kernels")] = None
     mode: Annotated[str | None, _key("mode")] = None
     quantize_rest: Annotated[str | None, _key("quantize_rest")] = None
+    gpu_layers: Annotated[str | None, _key("gpu_layers", "--gpu-layers", "-ngl", metavar="N|auto|all")] = None
+    n_cpu_moe: Annotated[str | None, _key("n_cpu_moe", "--n-cpu-moe", metavar="N|auto|all")] = None
     mmproj: Annotated[
         str | None,
         typer.Option("--mmproj", metavar="FILE", help="Image projector of a GGUF model, or none: no images"),

@@ -18,7 +18,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Key:
-    """One setting. `kind`: int | float | bool | text | tokens (a count, or auto) | device. Limits are inclusive."""
+    """One setting. `kind`: int | float | bool | text | tokens (a count, or auto)
+    | layers (a count, auto or all) | device. Limits are inclusive."""
 
     name: str
     kind: str
@@ -54,9 +55,9 @@ class Key:
 def _typed(key: Key, value: Any) -> Any:
     if key.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if key.kind == "tokens" and isinstance(value, str):
-        return _tokens(value)
-    wanted = {"int": int, "tokens": int, "float": float, "bool": bool}.get(key.kind, str)
+    if key.kind in ("tokens", "layers") and isinstance(value, str):
+        return _READERS[key.kind](value)
+    wanted = {"int": int, "tokens": int, "layers": int, "float": float, "bool": bool}.get(key.kind, str)
     if type(value) is not wanted:
         raise ValueError(f"{value!r} is not {_KINDS[key.kind]}")
     return value
@@ -104,9 +105,28 @@ def _tokens(text: str) -> int | str:
     return int(match[1]) * (1024 if match[2] else 1)
 
 
-_READERS = {"int": _int, "float": _float, "bool": _bool, "tokens": _tokens, "text": str, "device": str}
+def _layers(text: str) -> int | str:
+    if text.lower() == AUTO:
+        return AUTO
+    if text.lower() == "all":
+        return ALL_LAYERS
+    if not re.fullmatch("[0-9]{1,5}", text):
+        raise ValueError(f"{text!r} is not {_KINDS['layers']}")
+    return int(text)
+
+
+ALL_LAYERS = 99999
+_READERS = {
+    "layers": _layers,
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "tokens": _tokens,
+    "text": str,
+    "device": str,
+}
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text", "device": "a text",
-          "tokens": "a number of tokens (8192, 8k) or auto"}  # fmt: skip
+          "tokens": "a number of tokens (8192, 8k) or auto", "layers": "a number of layers, auto or all"}  # fmt: skip
 _FLAGS = {
     "temperature": "--temp",
     "mmap": "--mmap/--no-mmap",
@@ -131,6 +151,10 @@ LOAD_KEYS: tuple[Key, ...] = (
     Key("prefix_cache", "bool", "keep what was read and share it with prompts that begin alike", True,
         "LLMRUN_PREFIX_CACHE"),
     Key("mmap", "bool", "map model files into memory, false = read them", True, "LLMRUN_MMAP"),
+    Key("gpu_layers", "layers", "layers on the GPU, counted from the last; auto = as many as fit", AUTO,
+        "LLMRUN_GPU_LAYERS"),
+    Key("n_cpu_moe", "layers", "of these the first N keep their experts in RAM; auto = as few as fit", AUTO,
+        "LLMRUN_N_CPU_MOE"),
     Key("device", "device", f"device: {MEANING}", AUTO, "LLMRUN_DEVICE"),
 )  # fmt: skip
 

@@ -82,6 +82,8 @@ class Settings:
             max_sequences=self.get("parallel"),
             batch_rows=self.get("batch"),
             device=self.get("device"),
+            gpu_layers=_layers(self.get("gpu_layers")),
+            cpu_experts=_layers(self.get("n_cpu_moe")),
             mmap=self.get("mmap"),
             prefix_cache=self.get("prefix_cache"),
             quantize_rest=self.get("quantize_rest"),
@@ -108,6 +110,10 @@ class Settings:
         if fields["penalty_last_n"] == -1:
             fields["penalty_last_n"] = _WHOLE_CONTEXT
         return dataclasses.replace(model or SamplingParams(), **fields)
+
+
+def _layers(value: int | str) -> int | None:
+    return None if value == AUTO else int(value)
 
 
 def _from_params(name: str, params: SamplingParams) -> Any:

@@ -117,6 +117,8 @@ class EngineConfig:
     prefix_cache     do sequences share what they begin with, and is it kept after they end?
     quantize_rest    none | int8 | int4: what matrices become that a checkpoint left in floats
     spec             speculative decoding
+    gpu_layers       layers on a GPU, counted from the last; None = as many as fit, more than there are = all
+    cpu_experts      of these the first so many keep their experts with the processor; None = as few as fit
     """
 
     context_tokens: int | None = None
@@ -132,6 +134,8 @@ class EngineConfig:
     quantize_rest: str = "none"
     spec: SpecConfig = SpecConfig()
     device: str = "auto"
+    gpu_layers: int | None = None
+    cpu_experts: int | None = None
     mmap: bool = True
     projector: str | None = None
     chat_template: str | None = None  # template text that replaces the file's own

@@ -41,6 +41,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LLMRUN_PREFIX_CACHE", "0 = read every prompt from its beginning"),
     Variable("LLMRUN_MMAP", "0 = read model files in place of mapping them"),
     Variable("LLMRUN_QUANTIZE_REST", "none, int8 or int4: re-quantise what a checkpoint left in floats"),
+    Variable("LLMRUN_GPU_LAYERS", "layers on the GPU, counted from the last: a number, auto or all"),
+    Variable("LLMRUN_N_CPU_MOE", "of these the first N keep their experts in RAM: a number, auto or all"),
     Variable("LLMRUN_SPEC", "speculative decoding: none, auto, mtp, dflash, eagle3, draft, ngram or suffix"),
     Variable("LLMRUN_DRAFT", "the drafter's model: path or name"),
     Variable("LLMRUN_SPEC_N_MAX", "most drafts a step; 0 = as deep as the drafter goes"),

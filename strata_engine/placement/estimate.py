@@ -91,12 +91,12 @@ class _Shape:
     streams: StreamUse
 
 
-def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Estimate:
-    """Price `config` for a checkpoint.
+def estimate(source: WeightSource, config: EngineConfig, free_bytes: int, cache_bytes: int | None = None) -> Estimate:
+    """Price `config` for a checkpoint. `cache_bytes`: the memory that keys and values take a share of; None: all.
 
     Raises UsageError when its tensors tell no shape, the KV type is unknown or not one that its attention reads.
     """
-    scaled = kv_scaled(config.kv_type)
+    scaled, cache = kv_scaled(config.kv_type), free_bytes if cache_bytes is None else cache_bytes
     shape = _shape(HeldView(source, _requantiser(config.quantize_rest)), packed=config.kernels != "reference")
     if shape.streams.indexed:
         require_unscaled(config.kv_type)
@@ -111,8 +111,8 @@ def estimate(source: WeightSource, config: EngineConfig, free_bytes: int) -> Est
     states = config.max_sequences * (shape.slot_bytes + config.spec.most_drafts * shape.draft_bytes)
     room = max(0, free_bytes - weights - workspace - states)
     largest = min(shape.train_context_tokens, _whole_pages(room // token, config))
-    context, why = _context(shape, config, room, int(free_bytes * KV_SHARE), token)
-    pool = _pool_tokens(context, config, min(room, int(free_bytes * KV_SHARE)), token)
+    context, why = _context(shape, config, room, int(cache * KV_SHARE), token)
+    pool = _pool_tokens(context, config, min(room, int(cache * KV_SHARE)), token)
     return Estimate(
         weights_bytes=weights,
         kv_token_bytes=token,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_backends.base import Backend, Choice, ChosenOps, DeviceInfo, Profile
+from strata_backends.machine import memory_bytes
 from strata_engine.config import NO_PROJECTOR, EngineConfig, SamplingParams
 from strata_engine.core.batch import BatchLimits
 from strata_engine.draft.base import DraftContext, DraftRoom
@@ -29,6 +30,7 @@ from strata_engine.runtime.executor import Executor
 from strata_engine.runtime.scheduler import Scheduler, SchedulerLimits
 from strata_engine.runtime.sight import Eye, make_eye
 from strata_engine.runtime.speculation import Speculation, wants_of
+from strata_engine.runtime.splitting import split
 from strata_engine.text.base import TextRules
 from strata_kernels.ops import Ops
 
@@ -109,22 +111,23 @@ def _open(
 ) -> Opened:
     notes: list[Choice] = []
     info = backend.info()
-    config, priced = _price(source, config, files, info, notes)
+    config, priced = _price(source, config, files, backend, notes)
     if (seen_through := projector_of(source)) is not None:
         why = "asked for" if config.projector else "beside the model's weights"
         notes.append(Choice("image projector", seen_through.name, why))
-    chosen = _ops(backend, config, notes)
+    ops, placed = split(source, config, priced, _ops(backend, config, notes), info.free_bytes)
+    notes.extend(placed)
     # packing leaves the interpreter's lock, building a vocabulary holds it: side by side they take the longer time
     with ThreadPoolExecutor(1, "text rules") as beside:
         making = beside.submit(_rules, files, config, source)
-        loaded = load_model(source, chosen.ops, config.mmap, progress, config.quantize_rest)
+        loaded = load_model(source, ops, config.mmap, progress, config.quantize_rest)
         rules, notes_of_text = making.result()
     notes.extend(notes_of_text)
     if config.quantize_rest != "none":
         why = f"relative error (RMS) of what was left in floats: {loaded.rest.summary()}"
         notes.append(Choice("quantize rest", config.quantize_rest, why))
     eye = make_eye(loaded.tower, rules.tokenizer)
-    drafting = _drafting(config, source, loaded, chosen.ops, rules)
+    drafting = _drafting(config, source, loaded, ops, rules)
     notes.extend(drafting.choices)
     layers = [loaded.model.memory(), *(drafter.memory() for drafter in drafting.drafters)]
     memory = Memory(
@@ -132,7 +135,7 @@ def _open(
         priced.pool_tokens // config.page_tokens,
         config.page_tokens,
         config.kv_type,
-        _zeros(chosen.ops),
+        _zeros(ops),
         config.max_sequences,
         drafting.most,
     )
@@ -144,9 +147,9 @@ def _open(
     limits = BatchLimits(rows, config.max_sequences, priced.context_tokens, with_logits)
     scheduler = Scheduler(memory, SchedulerLimits(config.max_sequences, config.max_queue, rows, priced.context_tokens))
     wants, width = wants_of(drafting.drafters), eye.feature_width if eye else 0
-    executor = Executor(loaded.model, chosen.ops, memory, limits, width, wants)
+    executor = Executor(loaded.model, ops, memory, limits, width, wants)
     _bind(drafting, memory, executor, len(layers[0]))
-    notes.extend(_build_kernels(chosen.ops, executor, backend.name))
+    notes.extend(_build_kernels(ops, executor, backend.name))
     notes_of_files = tuple(Notice("model", note) for note in files.notes)
     notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices, *drafting.notices)
     return Opened(
@@ -212,14 +215,18 @@ def _build_kernels(ops: Any, executor: Executor, device: str) -> list[Choice]:
 
 
 def _price(
-    source: WeightSource, config: EngineConfig, files: ModelFiles, info: DeviceInfo, notes: list[Choice]
+    source: WeightSource, config: EngineConfig, files: ModelFiles, backend: Backend, notes: list[Choice]
 ) -> tuple[EngineConfig, Estimate]:
+    info = backend.info()
     asked = config.context_tokens
     if asked is None:
         config = replace(config, context_tokens=default_context(files.defaults, config.defaults))
     # without native kernels "auto" means the plain operations, which need four more bytes a weight
     plain = config.kernels == "auto" and not info.features
-    priced = estimate(source, replace(config, kernels="reference") if plain else config, info.free_bytes)
+    wanted = replace(config, kernels="reference") if plain else config
+    priced = estimate(source, wanted, info.free_bytes)
+    if not priced.fits and backend.name != "cpu":  # the processor may take a part
+        priced = estimate(source, wanted, info.free_bytes + memory_bytes()[1], info.free_bytes)
     require_fit(priced)
     why = priced.context_why
     if asked is None and config.context_tokens is not None and why == "as asked":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from strata_engine.config import SamplingParams
+from strata_engine.errors import UsageError
 from strata_engine.placement.sides import Sides
 from strata_kernels.reference.ops import ReferenceOps
 from strata_kernels.split.ops import SplitOps
@@ -89,3 +90,21 @@ def test_stacked_experts_go_where_single_ones_go():
         assert [sides.of(name.format(layer)) for layer in range(4)] == ["far", "far", "far", "near"]
     assert [sides.of(f"{layer}.shared_gate") for layer in range(4)] == ["far", "near", "near", "near"]
     assert (sides.of("embed.table"), sides.of("embed"), sides.of("norm")) == ("far", "near", "near")
+
+
+def test_layers_and_experts_go_where_the_config_says(saved):
+    device = ReferenceDevice()
+    found = answers(saved("qwen3_moe"), DeviceBackend(device), gpu_layers=2, cpu_experts=2)
+    assert found == answers(saved("qwen3_moe"), None) and "experts" not in device.ran and "attention" in device.ran
+
+
+def test_the_placement_is_in_the_report(saved):
+    with tiny_engine(saved("llama"), DeviceBackend(ReferenceDevice()), gpu_layers=1) as engine:
+        placed = [choice for choice in engine.report().choices if choice["what"] == "placement"]
+    layers = tiny_model("llama").config.num_hidden_layers
+    assert [choice["taken"] for choice in placed] == [f"the last 1 of {layers} layers"]
+
+
+def test_without_a_device_there_is_nothing_to_place_on(saved):
+    with pytest.raises(UsageError, match="want a GPU"):
+        tiny_engine(saved("llama"), None, gpu_layers=1)
