@@ -5,6 +5,7 @@ An array is numpy's. Torch tensors in CPU memory are taken too, by what they off
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -32,9 +33,12 @@ _TORCH_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Seen:
-    """A contiguous array as the kernels see it: bytes start..end-1, elements. Keeps the array alive."""
+    """A contiguous array as the kernels see it: bytes start..end-1, elements. Keeps the array alive.
+
+    Never changed; not frozen because that makes making one several times as dear, and a step is recorded from hundreds.
+    """
 
     array: Any
     start: int
@@ -60,9 +64,13 @@ def see(array: Any) -> Seen:
 
 def address(array: Any) -> int:
     """Where the first element lies."""
-    if type(array) is np.ndarray:
+    memory: Any = array  # numpy's stubs do not say that it is a buffer
+    if type(array) is not np.ndarray:
+        return array.data_ptr()
+    try:  # twenty times as fast as what numpy offers; a step is recorded from hundreds of arrays
+        return addressof(c_char.from_buffer(memory))
+    except (TypeError, ValueError):  # read-only, empty, or with gaps
         return array.__array_interface__["data"][0]
-    return array.data_ptr()
 
 
 def type_name(array: Any) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata_kernels.arrays import Seen, in_one_piece, is_array, place, see, type_name
+import numpy as np
+
+from strata_kernels.arrays import NUMPY_TYPES, Seen, in_one_piece, is_array, place, see, type_name
 
 
 def dense(array: Any, name: str, shape: tuple[int | None, ...], dtype: str = "f32") -> Seen:
@@ -12,16 +14,26 @@ def dense(array: Any, name: str, shape: tuple[int | None, ...], dtype: str = "f3
 
     Raises: TypeError for another kind, type or device; ValueError for another shape or strides.
     """
+    if type(array) is np.ndarray and array.dtype is NUMPY_TYPES[dtype] and array.flags.c_contiguous:
+        have = array.shape  # the usual case first: a step is recorded from hundreds of arrays
+        if have == shape or (len(have) == len(shape) and all(map(_fits, have, shape))):
+            return see(array)
+    return _dense(array, name, shape, dtype)
+
+
+def _fits(have: int, want: int | None) -> bool:
+    return want is None or have == want
+
+
+def _dense(array: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Seen:
+    """The same for any kind of array, step by step."""
     if not is_array(array):
         raise TypeError(f"{name}: an array is needed, not {type(array).__name__}")
     if type_name(array) != dtype:
         raise TypeError(f"{name}: {dtype} is needed, not {array.dtype}")
     if place(array) != "cpu":
         raise TypeError(f"{name}: a CPU array is needed, not one on {place(array)}")
-    wrong = len(array.shape) != len(shape) or any(
-        want is not None and have != want for have, want in zip(array.shape, shape, strict=True)
-    )
-    if wrong:
+    if len(array.shape) != len(shape) or not all(map(_fits, array.shape, shape)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{name}: shape [{wanted}] is needed, not {list(array.shape)}")
     if not in_one_piece(array):
@@ -31,8 +43,9 @@ def dense(array: Any, name: str, shape: tuple[int | None, ...], dtype: str = "f3
 
 def apart(out: Seen, name: str, *inputs: Seen) -> None:
     """Raises ValueError when `out` shares memory with an input."""
-    if any(out.overlaps(array) for array in inputs):
-        raise ValueError(f"{name}: the output shares memory with an input")
+    for array in inputs:
+        if out.overlaps(array):
+            raise ValueError(f"{name}: the output shares memory with an input")
 
 
 def same_or_apart(out: Seen, name: str, *inputs: Seen) -> None:

@@ -257,8 +257,11 @@ class NativeOps(DeltaOps, NativeStreamOps):
         flags: int = 0,
     ) -> None:
         self._recorder.emit(code, numbers, pointers, floats, flags)
-        if self._quantized is not None and any(self._quantized.x.overlaps(array) for array in out):
-            self._quantized = None
+        held = self._quantized
+        if held is not None:
+            for array in out:
+                if held.x.overlaps(array):
+                    self._quantized = None
 
     # -- ops ----------------------------------------------------------------------------------------------------------
 
@@ -299,7 +302,8 @@ class NativeOps(DeltaOps, NativeStreamOps):
         products = [_checked_product(source, weight, out, bias) for weight, out, bias in each]
         if not source.shape[0]:
             return
-        products = [replace(product, weight=self._packed(product.weight)) for product in products]
+        if any(product.weight.layout != LAYOUT for product in products):
+            products = [replace(product, weight=self._packed(product.weight)) for product in products]
         plain = [product for product in products if product.weight.order is None]
         self._multiply_all(source, plain, add)
         for product in products:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Sequence
+from struct import Struct
 
 from strata_kernels.arrays import Seen
-from strata_kernels.binding import STATUS, KernelsUnavailable, Library, Op
+from strata_kernels.binding import NUMBERS, POINTERS, STATUS, KernelsUnavailable, Library, Op
 
 Pointer = Seen | int | None
+
+# The bytes of binding.Op. One call fills a record; through ctypes each of its forty fields would take one.
+_FLOATS = 4
+_RECORD = Struct(f"=ii{NUMBERS}q{POINTERS}Q{_FLOATS}f")
+_NONE = (0,) * max(NUMBERS, POINTERS)
 
 
 class Pool:
@@ -35,18 +40,19 @@ class Pool:
 class NativeStep:
     """A recorded program and everything its addresses point into."""
 
-    def __init__(self, pool: Pool, ops: Sequence[Op], keep: Sequence[object]) -> None:
-        """Raises ValueError when the library refuses an op."""
+    def __init__(self, pool: Pool, ops: bytearray, keep: Sequence[object]) -> None:
+        """`ops`: records one after the other. Raises ValueError when the library refuses an op."""
         functions = pool.library.functions
-        array = (Op * len(ops))(*ops)
-        handle = functions.llmrun_program_create(pool.handle, array, len(ops))
+        count = len(ops) // _RECORD.size
+        array = (Op * count).from_buffer(ops)
+        handle = functions.llmrun_program_create(pool.handle, array, count)
         if not handle:
             raise ValueError(pool.library.error())
         self._pool = pool
         self._keep = tuple(keep)
         self._handle = handle
         self._run = functions.llmrun_program_run
-        self.op_count = len(ops)
+        self.op_count = count
         # The pool rides along so that it is destroyed after the program.
         weakref.finalize(self, _destroy, pool, handle)
 
@@ -78,7 +84,7 @@ class Recorder:
         """Ops run on `pool`."""
         self.pool = pool
         self.recording = False
-        self._ops: list[Op] = []
+        self._ops = bytearray()
         self._keep: list[object] = []
 
     def begin(self) -> None:
@@ -86,7 +92,7 @@ class Recorder:
         if self.recording:
             raise RuntimeError("begin: a step is being recorded already")
         self.recording = True
-        self._ops, self._keep = [], []
+        self._ops, self._keep = bytearray(), []
 
     def end(self) -> NativeStep:
         """Raises RuntimeError outside a recording."""
@@ -94,13 +100,13 @@ class Recorder:
             raise RuntimeError("end: no step is being recorded")
         self.recording = False
         ops, keep = self._ops, self._keep
-        self._ops, self._keep = [], []
+        self._ops, self._keep = bytearray(), []
         return NativeStep(self.pool, ops, keep)
 
     def abandon(self) -> None:
         """Forget what was recorded since begin."""
         self.recording = False
-        self._ops, self._keep = [], []
+        self._ops, self._keep = bytearray(), []
 
     def emit(
         self,
@@ -111,15 +117,18 @@ class Recorder:
         flags: int = 0,
     ) -> None:
         """Add one op (or run it at once). Arrays among `pointers` are kept alive by the step."""
-        op = Op(code=code, flags=flags)
-        for i, number in enumerate(numbers):
-            op.n[i] = number
-        for i, pointer in enumerate(pointers):
-            op.p[i] = pointer.start if isinstance(pointer, Seen) else pointer
-        for i, value in enumerate(floats):
-            op.f[i] = ctypes.c_float(value).value
+        record = _RECORD.pack(
+            code,
+            flags,
+            *numbers,
+            *_NONE[len(numbers) : NUMBERS],
+            *[pointer.start if isinstance(pointer, Seen) else pointer or 0 for pointer in pointers],
+            *_NONE[len(pointers) : POINTERS],
+            *floats,
+            *_NONE[len(floats) : _FLOATS],
+        )
         if self.recording:
-            self._ops.append(op)
-            self._keep.extend(pointer for pointer in pointers if isinstance(pointer, Seen))
+            self._ops += record
+            self._keep += [pointer for pointer in pointers if isinstance(pointer, Seen)]
         else:
-            NativeStep(self.pool, [op], pointers).run()
+            NativeStep(self.pool, bytearray(record), pointers).run()
