@@ -175,6 +175,11 @@ class BatchBuffers:
                 logit += 1
         return rows, wanted
 
+    def repeat_last(self, rows: int, wide: int) -> None:
+        """Rows `rows`..`wide`-1 are the last row again. Not for a model with a recurrent state or images."""
+        for column in (self._np_ids, self._np_positions, self._np_sequences, self._np_slots):
+            column[rows:wide] = column[rows - 1]
+
     def _fill_span(self, number: int, row: int, span: Span) -> None:
         size, count = self._page_tokens, len(span.ids)
         self._np_pages[number, : len(span.pages)] = span.pages

@@ -19,7 +19,7 @@ class Hold:
     """Pages of one sequence in order, how many tokens in them are computed, its state slot. Changed by Memory only.
 
     `fold`: how many of the last tokens a recurrent state has not taken up yet: their rows were drafts when they ran.
-    `drafted`: tokens whose rows in a drafter's own layers are valid; the drafter writes it.
+    `drafted`: by drafter, tokens whose rows in its own layers are valid; the drafter writes it.
     The first `shared` tokens came from the prefix cache. `marks`: token counts after which a copy of the state is
     wanted, so that a prompt is cut there; `copied`: the last one it was made after. `entered`: tokens the cache has.
     """
@@ -28,7 +28,7 @@ class Hold:
     tokens: int = 0
     slot: int = NO_SLOT  # taken with the first pages when the model has recurrent layers
     fold: int = 0
-    drafted: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
     shared: int = 0
     marks: tuple[int, ...] = ()
     copied: int = 0

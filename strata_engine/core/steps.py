@@ -5,6 +5,7 @@ Shared by the executor and by drafters that run layers of their own. A replay co
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -24,7 +25,7 @@ class Steps(Generic[Shape]):
 
         It runs inside `ops.begin()`, `ops.end()` and a scope of the workspace.
         """
-        self.recorded = 0  # so far, for reports
+        self.recorded, self.recorded_s = 0, 0.0  # so far: steps, and the seconds that recording them took
         self._ops, self._record, self._kept = ops, record, kept
         self._steps: OrderedDict[Shape, Step] = OrderedDict()
 
@@ -32,14 +33,18 @@ class Steps(Generic[Shape]):
         """Run the step of this shape on what the buffers hold now. Raises what `record` and the step raise."""
         step = self._steps.get(shape)
         if step is None:
-            step = self._steps[shape] = self._make(shape)
-            if len(self._steps) > self._kept:
-                self._steps.popitem(last=False)
+            step = self._make(shape)
         else:
             self._steps.move_to_end(shape)
         step.run()
 
+    def prepare(self, shape: Shape) -> None:
+        """Record the step of this shape, if it is not known, and do not run it. Raises what `record` raises."""
+        if shape not in self._steps:
+            self._make(shape)
+
     def _make(self, shape: Shape) -> Step:
+        begun = time.perf_counter()
         self.recorded += 1
         self._ops.begin()
         try:
@@ -47,4 +52,8 @@ class Steps(Generic[Shape]):
                 self._record(shape)
         finally:
             step = self._ops.end()
+        self._steps[shape] = step
+        if len(self._steps) > self._kept:
+            self._steps.popitem(last=False)
+        self.recorded_s += time.perf_counter() - begun
         return step

@@ -70,8 +70,9 @@ class _Line:
 class Backlog:
     """Rows of `width` for the sequences of one drafter. Not thread-safe: the engine's thread is the only user."""
 
-    def __init__(self, width: int, page_tokens: int) -> None:
-        self.width = width
+    def __init__(self, width: int, page_tokens: int, name: str = "") -> None:
+        """`name`: of the drafter, whose rows the sequences' holds and the prefix cache know by it."""
+        self.width, self._name = width, name
         self._page_tokens = page_tokens
         self._lines: dict[str, _Line] = {}
 
@@ -131,7 +132,7 @@ class Backlog:
             line.read += len(part)
             line.last = part[-1:]
         # rows that stand at other positions than their own are of no use to whoever shares the pages
-        sequence.hold.drafted = 0 if line.base else line.read
+        sequence.hold.drafted[self._name] = 0 if line.base else line.read
         return Feed(sequence, line.base, start, tuple(parts))
 
     def forget(self, sequence_id: str) -> None:
@@ -139,7 +140,7 @@ class Backlog:
         self._lines.pop(sequence_id, None)
 
     def _begin(self, sequence: Sequence, start: int) -> _Line:
-        known = sequence.hold.drafted
+        known = sequence.hold.drafted.get(self._name, 0)
         if start <= known or start == known + 1 > 1:
             return _Line(0, start, start)
         base = self._next_page(start)

@@ -27,7 +27,7 @@ class Ask:
     """One sequence that will decode in the coming step, and for how many drafts (at least 1) there is room.
 
     `sequence.tokens[-1]` is the anchor: its forward has not run, so `hold.tokens == len(tokens) - 1`. Pages are
-    reserved for the anchor and `most` rows more.
+    reserved for the anchor and `most` rows more (not yet when a lookup is asked, which has no layers).
     """
 
     sequence: Sequence
@@ -130,6 +130,10 @@ class Drafter(Protocol):
 
     def bind(self, room: DraftRoom) -> None:
         """Called once, after the memory is made."""
+        ...
+
+    def prepare(self, depth: int) -> None:
+        """Record what proposing so many drafts for one sequence will need, before it is asked to."""
         ...
 
     def observe(self, seen: typing.Sequence[Seen], features: Features | None) -> None:

@@ -19,6 +19,7 @@ from strata_engine.core.sequence import Sequence as TokenSequence
 from strata_engine.core.steps import Steps
 from strata_engine.draft.backlog import Feed
 from strata_engine.draft.base import DraftRoom
+from strata_engine.draft.widths import padded
 from strata_engine.models.dflash import BlockRows, DFlash
 
 Guess = tuple[Sequence[int], Sequence[float]]  # tokens, and the drafter's probability of each
@@ -64,7 +65,15 @@ class ContextPass:
             at += feed.count
             spans.append(Span([0] * feed.count, feed.start - feed.base, feed.pages(self._page_tokens)))
         rows, _ = self._buffers.fill(spans)
-        self._steps.run(rows)
+        wide = min(padded(rows), self.most_rows)
+        self._buffers.repeat_last(rows, wide)  # written twice to the same place: few shapes come up
+        self._host_taps[rows:wide] = self._host_taps[rows - 1]
+        self._steps.run(wide)
+
+    def prepare(self, most: int) -> None:
+        """Record the passes of up to `most` rows."""
+        for rows in sorted({min(padded(count), self.most_rows) for count in range(1, most + 1)}):
+            self._steps.prepare(rows)
 
     def _record(self, rows: int) -> None:
         batch = self._buffers.view(rows, 0)
@@ -96,6 +105,10 @@ class BlockPass:
     def recorded(self) -> int:
         """Steps recorded so far."""
         return self._steps.recorded
+
+    def prepare(self, most: int) -> None:
+        """Record the block of `most` guesses of one sequence."""
+        self._steps.prepare((most if self._net.config.from_anchor else 1 + most, most))
 
     def groups(self, blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
         """As many at once as a step takes."""

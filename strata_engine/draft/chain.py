@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
 from strata_engine.core.steps import Steps
-from strata_kernels.ops import Array, Ops, Rows
+from strata_engine.draft.widths import padded
+from strata_kernels.ops import Array, KvLayer, Ops, Rows
 
-KEPT_CHAINS = 256  # rows between one and most + 1 of each sequence, times depths: 8 sequences of 4 drafts give 132
+KEPT_CHAINS = 256  # rows between one and most + 1 of each sequence (widths.padded), times depths
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ class Chain:
         """Bytes of its logits and states."""
         return self._logits.nbytes + (0 if self._states is None else self._states.nbytes)
 
+    def prepare(self, depth: int) -> None:
+        """Record the chains of `depth` guesses of one sequence behind the rows that a step may keep."""
+        depth = min(depth, self._room.most)
+        for rows in sorted({self._padded(count) for count in range(1, 2 + depth)}):
+            self._steps.prepare((rows, 1, depth))
+
     def feed(self, known: Sequence[Known]) -> None:
         """Run known rows and guess nothing."""
         self._steps.run((self._fill(known, 0), 0, 0))
@@ -122,7 +129,20 @@ class Chain:
                 at += len(part)
             if at != rows:
                 raise ValueError(f"{rows} rows with states of {at}")
-        return rows
+        return self._pad(rows)
+
+    def _padded(self, rows: int) -> int:
+        """Keys of an index are made of rows that follow one another, so there no row may come twice."""
+        plain = all(isinstance(cache, KvLayer) for cache in self._room.caches)
+        return min(padded(rows) if plain else rows, self.limits.rows)
+
+    def _pad(self, rows: int) -> int:
+        """The last row stands again behind itself, to the same keys in the same place, so that few shapes come up."""
+        wide = self._padded(rows)
+        self._buffers.repeat_last(rows, wide)
+        if self._host_states is not None:
+            self._host_states[rows:wide] = self._host_states[rows - 1]
+        return wide
 
     def _record(self, shape: tuple[int, int, int]) -> None:
         rows, count, depth = shape

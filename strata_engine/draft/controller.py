@@ -7,6 +7,8 @@ of match beats what the best other plan promises. Three things bound what may be
 
 - an account: seconds saved against plain decoding come in, seconds lost go out, and 1.5 % of all time comes in.
   Drafts need a balance, whatever the estimates say. So on any text at most that share is lost, and a first allowance.
+  Each sequence begins with little more than that, so that no answer pays for the gains of another.
+- recording a step of a new width is paid from the account, and a width that is known already is preferred.
 - trials of what does not seem to pay come at intervals that double to 128 steps, or sooner where little is at stake,
   and start anew with success or when a sequence is new.
 - a plain step from time to time keeps the time it compares with true.
@@ -16,16 +18,21 @@ No clock and no randomness: the same rounds give the same plans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strata_engine.draft.estimates import Acceptance, Costs, Curve, expected
+from strata_engine.draft.estimates import ROW_PRIOR, Acceptance, Costs, Curve, expected
 from strata_engine.draft.plan import Load, Plan, Round
+from strata_engine.draft.widths import depths, is_width
 
 LOOKUPS = ("suffix", "ngram")
 _INCOME = 0.015  # share of all time that may be lost to drafts that do not pay
 _STAKE = 0.007  # share of time that trials may cost where little is at stake
 _ALLOWANCE, _SAVINGS = 6.0, 32.0  # plain steps: the first balance, the highest one
+_SMALL = 2.0  # plain steps: the first balance where nothing but lookup is there, whose trials are small
+_USES = 8  # steps of a new width that share the cost of recording it
+_MOST_RECORDING = 4.0  # plain steps that recording is charged with at most
 _MARGIN = 1.01  # drafts must promise this much more than plain decoding
 _PLAIN_EVERY = 64
 _PLAIN_FIRST = 2
@@ -66,10 +73,21 @@ class _Known:
     shapes: set[tuple[int, int]] = field(default_factory=set)  # batch, depth that have run
     rounds: int = 0
     turn: int = 0  # which depth the next trial takes
+    depths: tuple[int, ...] = ()
+    lookup: bool = False
+
+    def __post_init__(self) -> None:
+        self.depths, self.lookup = depths(self.most), self.name in LOOKUPS
 
     @property
-    def lookup(self) -> bool:
-        return self.name in LOOKUPS
+    def first_depth(self) -> int:
+        """What is drafted before anything is known."""
+        wanted = min(_START.get(self.name, 3), self.most)
+        return max(depth for depth in self.depths if depth <= wanted)
+
+    def deeper(self, depth: int) -> int:
+        """About twice as deep."""
+        return max(near for near in self.depths if near <= 2 * depth + 1)
 
     def draft_s(self, batch: int, depth: int) -> float:
         """Seconds to draft so deep; 0.0 before any was measured."""
@@ -124,14 +142,31 @@ class Controller:
         self._second = Plan()  # what to do where lookup finds nothing
         self._worth = 0.0  # tokens a second of that
         self._beside = _Trials()
+        self._recorded = set[int]()  # widths of steps that need not be recorded any more
+        self._recording_s = 0.0  # that a new one takes
         self._known = dict[str, _Known]()
         for name, most in drafters.items():
             depth = min(most, n_max or most)
             self._known[name] = _Known(name, depth, Acceptance(_PRIOR.get(name, 0.7), depth))
         self._others = list[_Known]()
+        costly = any(not known.lookup for known in self._known.values())
+        self._allowance = _ALLOWANCE if costly else _SMALL
+        self._savings = _SAVINGS if costly else 6.0 * _SMALL
+
+    def likely(self) -> list[tuple[str, int]]:
+        """Drafters and depths whose steps are worth recording beforehand, the surest first."""
+        first = [(known.name, known.first_depth) for known in self._known.values() if not known.lookup]
+        others = [(known.name, depth) for known in self._known.values() for depth in known.depths]
+        return list(dict.fromkeys(first + others))
+
+    def prepared(self, rows: int) -> None:
+        """A step of so many rows was recorded."""
+        self._recorded.add(rows)
 
     def started(self) -> None:
         """A new sequence: its text may suit a drafter that did not pay before."""
+        if self._opened:
+            self.balance = min(self.balance, self._allowance * (self._step_s(1) or 0.0))
         for known in self._known.values():
             known.trials.wait = min(known.trials.wait, _LEAST_WAIT)
             known.hopes.wait = min(known.hopes.wait, 2 * _LEAST_WAIT)
@@ -168,29 +203,40 @@ class Controller:
         if not all(confidence):
             return counts
         counts = [self._sure(sure, count) for sure, count in zip(confidence, counts, strict=True)]
-        return counts if self._trial else self._worthwhile(known, confidence, counts)[0]
+        return self._worthwhile(known, confidence, counts, all_rows=self._trial)[0]
 
     def record(self, done: Round) -> None:
         """Learn from a step."""
         known, load = self._known.get(done.plan.drafter or ""), done.load
-        timed = (known is None or known.learn(done, self._now)) and done.comparable
+        timed = (known is None or known.learn(done, self._now)) and done.timed
+        if done.comparable:
+            self._recorded.add(done.rows)
+        if done.recording_s > 0.0:
+            self._charge(done)
         if not timed:
-            self.costs.first(load.batch, load.context, done.rows, done.step_s)
+            self.costs.first(load.batch, load.context, done.rows, done.step_s - done.recording_s)
             return
         if done.rows == load.batch:
             self._plain_at = self._now
         self.costs.add(load.batch, load.context, done.rows, done.step_s)
         plain_s = self._step_s(load.batch) or done.step_s
         if not self._opened:
-            self._opened, self.balance = True, _ALLOWANCE * plain_s
+            self._opened, self.balance = True, self._allowance * plain_s
         spent, saved = done.step_s, 0.0 if known is None or not done.draft_timed else -done.draft_s
         if done.rows > load.batch:
             usual = max(self._step_s(done.rows) or spent, plain_s)
             spent = min(spent, 2.0 * usual)  # what holds the machine up has nothing to do with drafts
             saved += done.committed / load.batch * plain_s - spent
-        self.balance = min(self.balance + saved + _INCOME * spent, _SAVINGS * plain_s)
+        self.balance = min(self.balance + saved + _INCOME * spent, self._savings * plain_s)
         if known is not None and self._trial:
             known.trials.done(saved > 0.0, self._now)
+
+    def _charge(self, done: Round) -> None:
+        """The account pays what was recorded for drafts."""
+        self._recording_s = done.recording_s
+        plain_s = self._step_s(done.load.batch)
+        if done.rows > done.load.batch and plain_s is not None:
+            self.balance -= min(done.recording_s, _MOST_RECORDING * plain_s)
 
     def _step_s(self, rows: int) -> float | None:
         return self.costs.at(self._load.batch, self._load.context, rows)
@@ -225,11 +271,9 @@ class Controller:
         """The depth with the most tokens a second. `hope`: rates are at least so good."""
         batch = self._load.batch
         tokens = expected([max(rate, hope) for rate in known.acceptance.places(known.most, self._now)])
-        depths = range(1, known.most + 1)
-        if known.rounds < _SCARCE and not hope:
-            depths = [min(_START.get(known.name, 3), known.most)]
+        scarce = known.rounds < _SCARCE and not hope
         best, best_rate = 0, 0.0
-        for depth in depths:
+        for depth in (known.first_depth,) if scarce else known.depths:
             step_s = self._step_s(batch * (1 + depth)) or 1.0
             rate = batch * tokens[depth] / (step_s + known.draft_s(batch, depth))
             if rate > best_rate:
@@ -243,8 +287,8 @@ class Controller:
         self._beside.last, self._beside.wait = self._now, min(2 * self._beside.wait, _RARELY)
         known = self._known[best.drafter or ""]
         beside = [self._best(other)[0] for other in self._others if other is not known]
-        deeper = (best.depth + 1, 2 * best.depth, known.most)
-        beside += [Plan(known.name, depth) for depth in deeper if best.depth < depth <= known.most]
+        above = [depth for depth in known.depths if depth > best.depth]
+        beside += [Plan(known.name, depth) for depth in dict.fromkeys((*above[:2], *above[-1:]))]
         if not beside:
             return best
         known.turn += 1
@@ -261,7 +305,7 @@ class Controller:
         if rate < self._load.batch / choice.plain_s:  # not even then
             known.trials.wait = _RARELY
         known.turn += 1
-        depth = hoped.depth if known.turn % 2 else min(2 * hoped.depth + 1, known.most)
+        depth = hoped.depth if known.turn % 2 else known.deeper(hoped.depth)
         cost = (self._step_s(self._load.batch * (1 + depth)) or 0.0) + known.draft_s(self._load.batch, depth)
         return Plan(known.name, depth if cost - choice.plain_s < self.balance else likely, trial=True)
 
@@ -294,7 +338,8 @@ class Controller:
         Returns how many of each sequence, and the tokens that the step is likely to commit beyond what the other plan
         would in its time. `all_rows`: of all drafts.
         """
-        batch, order = self._load.batch, list[tuple[float, int]]()
+        load, order = self._load, list[tuple[float, int]]()
+        batch, at = load.batch, self.costs.curve(load.batch, load.context).at
         for i, (sure, count) in enumerate(zip(confidence, counts, strict=True)):
             product = 1.0
             for rate in known.acceptance.chain(sure, count, self._now):
@@ -302,10 +347,17 @@ class Controller:
                 order.append((-product, i))
         order.sort(key=lambda entry: entry[0])  # the products of a chain fall, so each chain keeps its order
         worth, tokens, kept = _MARGIN * self._worth, float(batch), 0
-        best = batch - worth * (self._step_s(batch) or 0.0)
+        plain_s = at(batch, ROW_PRIOR) or 0.0
+        best, stake = batch - worth * plain_s, self.balance if known.lookup else math.inf
         for rows, (product, _) in enumerate(order, 1):
             tokens -= product
-            net = tokens - worth * (self._step_s(batch + rows) or 0.0)
+            if not is_width(batch, batch + rows):
+                continue
+            step_s = at(batch + rows, ROW_PRIOR) or 0.0
+            if step_s - plain_s > stake:
+                break
+            new_s = 0.0 if batch + rows in self._recorded else self._recording_s / _USES
+            net = tokens - worth * (step_s + new_s)
             if net > best or all_rows:
                 kept, best = rows, net
         found = [0] * len(counts)

@@ -50,9 +50,15 @@ class DFlashDrafter:
     def bind(self, room: DraftRoom) -> None:
         """Take the caches and make the buffers."""
         self._room = room
-        self._backlog = Backlog(self._net.fc.weight.cols, room.page_tokens)
+        self._backlog = Backlog(self._net.fc.weight.cols, room.page_tokens, self.name)
         self._context = ContextPass(self._net, room)
         self._blocks = BlockPass(self._net, room)
+
+    def prepare(self, depth: int) -> None:
+        """Record a block of so many guesses, and passes of the rows that a step may keep."""
+        depth = min(depth, self.most)
+        self._blocks.prepare(depth)
+        self._context.prepare(1 + depth)
 
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         """Keep the taps of the rows; read them when there are enough for a whole step."""

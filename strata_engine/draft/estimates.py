@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _TIME_WEIGHT = 0.25  # of a new time in the running one
-_ROW_PRIOR = 0.25  # a further row of a step, in parts of a plain row's share, before any is measured
+ROW_PRIOR = 0.25  # a further row of a step, in parts of a plain row's share, before any is measured
 _FADE = 0.98  # of old evidence with each round that has new
 _IDLE_FADE = 0.997  # of old evidence with each round of the engine
+_IDLE_FADES = tuple(_IDLE_FADE**rounds for rounds in range(64))
 _QUICK_FADE = 0.85  # of the few latest observations, which tell when old evidence is void
 _SURPRISE = 3.0  # standard deviations that these may be off
 _PRIOR_WEIGHT = 2.0
@@ -44,17 +45,20 @@ class Curve:
         self._times = times or {}
         self._firsts = dict[int, float]()
         self._xs, self._ys = list[int](), list[float]()
-        self._draw()
+        self._drawn, self._found = False, dict[int, float]()
 
     def add(self, x: int, seconds: float) -> None:
         """Take a measured time in."""
-        self._times.setdefault(x, Time()).add(seconds)
-        self._draw()
+        time = self._times.get(x)
+        if time is None:
+            time = self._times[x] = Time()
+        time.add(seconds)
+        self._drawn = False
 
     def first(self, x: int, seconds: float) -> None:
         """A time with more in it than it should have; it counts as long as two others are not there."""
         self._firsts[x] = seconds
-        self._draw()
+        self._drawn = False
 
     def count(self, x: int) -> int:
         """How often a time was measured here."""
@@ -72,12 +76,18 @@ class Curve:
         for x in self._xs:  # a time never falls with x
             high = max(high, known[x])
             self._ys.append(high)
+        self._drawn, self._found = True, {}
 
     def at(self, x: int, prior: float = 0.0) -> float | None:
         """Seconds at x; None: nothing is known.
 
         `prior`: where one point alone is known, the rise with each further x in parts of that point's share of an x.
         """
+        if not self._drawn:
+            self._draw()
+        found = self._found.get(x)
+        if found is not None:
+            return found
         xs, ys = self._xs, self._ys
         if len(xs) < 2:
             if not xs:
@@ -85,7 +95,8 @@ class Curve:
             return max(ys[0] * (1.0 + prior * (x - xs[0]) / xs[0]), 0.1 * ys[0])
         after = min(max(bisect_left(xs, x), 1), len(xs) - 1)
         x0, x1, y0, y1 = xs[after - 1], xs[after], ys[after - 1], ys[after]
-        return max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), 0.1 * y0)
+        found = self._found[x] = max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), 0.1 * y0)
+        return found
 
 
 @dataclass
@@ -96,24 +107,25 @@ class Costs:
 
     def add(self, batch: int, context: int, rows: int, seconds: float) -> None:
         """Take a step's time in."""
-        self._curve(batch, context).add(rows, seconds)
+        self.curve(batch, context).add(rows, seconds)
 
     def first(self, batch: int, context: int, rows: int, seconds: float) -> None:
         """A time with more in it than the step, such as recording its shape."""
         plain_s = self.at(batch, context, batch)
         if plain_s is not None and rows > batch:  # no row costs more than a step of its own
-            self._curve(batch, context).first(rows, min(seconds, plain_s * rows / batch))
+            self.curve(batch, context).first(rows, min(seconds, plain_s * rows / batch))
 
     def plain_count(self, batch: int, context: int) -> int:
         """How often a plain step of this size was measured."""
-        return self._curve(batch, context).count(batch)
+        return self.curve(batch, context).count(batch)
 
     def at(self, batch: int, context: int, rows: int) -> float | None:
         """Seconds of a step with so many rows. None before any was measured."""
-        return self._curve(batch, context).at(rows, _ROW_PRIOR)
+        return self.curve(batch, context).at(rows, ROW_PRIOR)
 
-    def _curve(self, batch: int, context: int) -> Curve:
-        key = ((batch - 1).bit_length(), (context // 1024).bit_length())
+    def curve(self, batch: int, context: int) -> Curve:
+        """Times of steps of so many sequences by rows."""
+        key = ((batch - 1).bit_length(), (context >> 10).bit_length())
         curve = self._curves.get(key)
         if curve is None:
             near = [known for known in self._curves if known[0] == key[0]]
@@ -136,11 +148,12 @@ class Rate:
 
     def add(self, hit: bool, round_number: int) -> None:
         """Take one observation in."""
-        self._idle(round_number)
+        if self._round != round_number:
+            self._idle(round_number)
         if self._added != round_number:
             self._added = round_number
             self.trials, self.hits = self.trials * _FADE, self.hits * _FADE
-        self._surprised(hit, self.at(round_number))
+        self._surprised(hit, (self.hits + _PRIOR_WEIGHT * self.slow) / (self.trials + _PRIOR_WEIGHT))
         self.trials += 1.0
         self.hits += hit
         self._count += 1
@@ -160,7 +173,8 @@ class Rate:
             self.trials, self.hits = 0.3 * self.trials, 0.3 * self.hits
 
     def _idle(self, round_number: int) -> None:
-        fade = _IDLE_FADE ** (round_number - self._round)
+        rounds = round_number - self._round
+        fade = _IDLE_FADES[rounds] if 0 <= rounds < len(_IDLE_FADES) else _IDLE_FADE**rounds
         self.trials, self.hits, self._round = self.trials * fade, self.hits * fade, round_number
 
 
@@ -177,7 +191,7 @@ class Acceptance:
             hit = place < accepted
             self._places[place].add(hit, round_number)
             if place < len(confidence):
-                self._classes[class_of(confidence[place])].add(hit, round_number)
+                self._classes[bisect_left(_EDGES, confidence[place])].add(hit, round_number)
 
     def places(self, count: int, round_number: int) -> list[float]:
         """The rates of the first `count` places; one tried too rarely leans on the rate of the place before it."""
@@ -193,12 +207,7 @@ class Acceptance:
         """The rates of `count` drafts of one proposal; by confidence where it is known."""
         if not confidence:
             return self.places(count, round_number)
-        return [self._classes[class_of(sure)].at(round_number) for sure in confidence[:count]]
-
-
-def class_of(sure: float) -> int:
-    """The class of a confidence."""
-    return bisect_left(_EDGES, sure)
+        return [self._classes[bisect_left(_EDGES, sure)].at(round_number) for sure in confidence[:count]]
 
 
 def expected(rates: Sequence[float]) -> list[float]:

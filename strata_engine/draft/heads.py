@@ -52,7 +52,11 @@ class HeadDrafter:
         own = Room(room.caches, room.page_tokens, room.limits, self.most)
         self._chain = Chain(self._link, room.ops, own)
         self._ops, self._page_tokens = room.ops, room.page_tokens
-        self._backlog = Backlog(self._link.states_width, room.page_tokens)
+        self._backlog = Backlog(self._link.states_width, room.page_tokens, self.name)
+
+    def prepare(self, depth: int) -> None:
+        """Record chains of so many guesses."""
+        self._bound.prepare(depth)
 
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         """Keep the states of the rows; read them when there are enough for a whole step."""

@@ -50,6 +50,9 @@ class LookupDrafter:
     def bind(self, room: DraftRoom) -> None:
         """It needs nothing of the engine."""
 
+    def prepare(self, depth: int) -> None:
+        """Nothing: it runs no steps."""
+
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         """Nothing: the tokens are read when a draft is wanted."""
 

@@ -95,6 +95,10 @@ class ModelDrafter:
         own = Room(room.caches, room.page_tokens, room.limits, self.most)
         self._chain = Chain(ModelLink(self._loaded.model), room.ops, own)
 
+    def prepare(self, depth: int) -> None:
+        """Record chains of so many guesses."""
+        self._bound.prepare(depth)
+
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         """It reads tokens from the sequences when it proposes."""
 
@@ -153,7 +157,9 @@ class ModelDrafter:
         """Bring a sequence's line up to date; can its tokens be read? Images cannot, nor ids beyond the table."""
         line = self._lines.get(sequence.id)
         if line is None:
-            line = self._lines[sequence.id] = _Line(min(sequence.hold.drafted, len(sequence.tokens) - 1))
+            line = self._lines[sequence.id] = _Line(
+                min(sequence.hold.drafted.get(self.name, 0), len(sequence.tokens) - 1)
+            )
         line.settle(sequence.tokens)
         return sequence.pictures is None and max(sequence.tokens[line.read :]) < self._loaded.model.config.vocab_size
 
@@ -173,7 +179,7 @@ class ModelDrafter:
         """The next `count` tokens (None: all that are left), which count as read."""
         line = self._lines[sequence.id]
         start, end = line.read, len(sequence.tokens) if count is None else line.read + count
-        line.read = sequence.hold.drafted = end
+        line.read = sequence.hold.drafted[self.name] = end
         return Known(sequence.tokens[start:end], start, sequence.hold.pages, (), most)
 
 

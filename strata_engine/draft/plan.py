@@ -30,8 +30,8 @@ class Round:
 
     `drafted`: drafts that ran as rows; `accepted`: those that stood. `ended`: the sequence ended inside its drafts, so
     the one after the last accepted was not refused. `draft_s`: asking the drafter, and feeding it. `step_s`: the
-    forward and all that a plain step has too. `comparable`: the times say something: no rows of prompts in the step, no
-    shape that was recorded in it. `draft_timed`: neither did the drafter record one of its own.
+    forward and all that a plain step has too, `recording_s` of it for recording a new shape. `comparable`: no rows of
+    prompts were in the step. `draft_timed`: the drafter recorded no shape of its own.
     """
 
     plan: Plan
@@ -44,6 +44,12 @@ class Round:
     confidence: tuple[tuple[float, ...], ...] = ()
     comparable: bool = True
     draft_timed: bool = True
+    recording_s: float = 0.0
+
+    @property
+    def timed(self) -> bool:
+        """Does `step_s` say what such a step takes?"""
+        return self.comparable and not self.recording_s
 
     @property
     def rows(self) -> int:
@@ -58,6 +64,14 @@ class Round:
 
 class Control(Protocol):
     """Chooses drafter and depth step by step. One for an engine; what it learned serves the next sequence."""
+
+    def likely(self) -> list[tuple[str, int]]:
+        """Drafters and depths whose steps are worth recording before they are needed, the surest first."""
+        ...
+
+    def prepared(self, rows: int) -> None:
+        """A step of so many rows of one sequence was recorded."""
+        ...
 
     def started(self) -> None:
         """A new sequence decodes from now on."""
@@ -83,8 +97,16 @@ class Control(Protocol):
 class FixedControl:
     """The same depth in every step, of the first drafter that works."""
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
+    def __init__(self, depth: int, name: str = "") -> None:
+        """`name`: of the first drafter."""
+        self._depth, self._name = depth, name
+
+    def likely(self) -> list[tuple[str, int]]:
+        """Its only plan."""
+        return [(self._name, self._depth)]
+
+    def prepared(self, rows: int) -> None:
+        """Changes nothing."""
 
     def started(self) -> None:
         """Changes nothing."""

@@ -221,8 +221,8 @@ class Memory:
         if hold.slot != NO_SLOT:
             self.slots.give([hold.slot])
             hold.slot = NO_SLOT
-        hold.tokens = hold.fold = hold.drafted = hold.shared = hold.copied = hold.entered = 0
-        hold.marks = ()
+        hold.tokens = hold.fold = hold.shared = hold.copied = hold.entered = 0
+        hold.marks, hold.drafted = (), {}
 
     def clear(self, sequence: Sequence) -> None:
         """Zero what a sequence alone holds, and forget what it read: its values were not finite.

@@ -20,7 +20,7 @@ PageKey = tuple[bytes, tuple[tuple[int, int, int, str], ...]]
 
 @dataclass(eq=False)
 class Node:
-    """One page. `drafted`: leading rows of it that a drafter's layers know; `after`: the token that followed it then.
+    """One page. `drafted`: by drafter, leading rows of it that its layers know; `after`: the token that followed it.
 
     A drafter that looks one token ahead has read `after` for the page's last row. UNKNOWN: nothing followed yet.
     """
@@ -29,7 +29,7 @@ class Node:
     key: PageKey
     parent: Node | None
     children: dict[PageKey, Node] = field(default_factory=dict)
-    drafted: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
     after: int = UNKNOWN
 
 

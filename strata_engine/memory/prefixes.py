@@ -25,10 +25,10 @@ _OPENING_TOKENS = 8
 
 @dataclass(frozen=True)
 class Found:
-    """Nodes a sequence can share, rows of them that a drafter knows, and where copies of its state are wanted."""
+    """Nodes a sequence can share, rows of them by the drafter that knows them, where copies of its state are wanted."""
 
     path: tuple[Node, ...] = ()
-    drafted: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
     marks: tuple[int, ...] = ()
 
 
@@ -56,8 +56,8 @@ class Prefixes:
         most = (len(sequence.tokens) - 1) // self.page_tokens
         path = self.tree.match(page_keys(sequence, self.page_tokens, most))
         if self.snapshots is None:
-            drafted = self._drafted(path)
-            if path and drafted == len(path) * self.page_tokens and not self._goes_on(path, sequence):
+            whole = len(path) * self.page_tokens
+            if whole in self._drafted(path).values() and not self._goes_on(path, sequence):
                 path = path[:-1]  # a page read again costs less than a drafter that misses a row
             return Found(tuple(path), self._known(path, sequence))
         known = len(path)
@@ -65,21 +65,24 @@ class Prefixes:
             path.pop()
         return Found(tuple(path), self._known(path, sequence), self._marks(sequence, len(path), known))
 
-    def _drafted(self, path: Sequence[Node]) -> int:
-        rows = 0
-        for node in path:
-            rows += node.drafted
-            if node.drafted < self.page_tokens:
-                break
-        return rows
+    def _drafted(self, path: Sequence[Node]) -> dict[str, int]:
+        found = dict[str, int]()
+        for name in path[0].drafted if path else ():
+            for node in path:
+                own = node.drafted.get(name, 0)
+                found[name] = found.get(name, 0) + own
+                if own < self.page_tokens:
+                    break
+        return found
 
     def _goes_on(self, path: Sequence[Node], sequence: TokenSequence) -> bool:
         return path[-1].after == sequence.tokens[len(path) * self.page_tokens]
 
-    def _known(self, path: Sequence[Node], sequence: TokenSequence) -> int:
+    def _known(self, path: Sequence[Node], sequence: TokenSequence) -> dict[str, int]:
         """Rows a drafter knows; the last one only if it was read with the token that follows here, too."""
         drafted, whole = self._drafted(path), len(path) * self.page_tokens
-        return drafted - 1 if path and drafted == whole and not self._goes_on(path, sequence) else drafted
+        most = whole - 1 if path and not self._goes_on(path, sequence) else whole
+        return {name: min(rows, most) for name, rows in drafted.items()}
 
     def _marks(self, sequence: TokenSequence, shared: int, known: int) -> tuple[int, ...]:
         """Where copies of the state are wanted: where a known path forks off, and short of the end of what is read."""
@@ -98,7 +101,7 @@ class Prefixes:
             else:
                 hold.pages.append(page)
         hold.tokens = hold.shared = len(pages) * self.page_tokens
-        hold.marks, hold.drafted = found.marks, found.drafted
+        hold.marks, hold.drafted = found.marks, dict(found.drafted)
 
     def count(self, sequence: TokenSequence, asked: int = 0) -> None:
         """A sequence shares what its hold says; one that was preempted counts once. `asked`: tokens looked up."""
@@ -131,7 +134,7 @@ class Prefixes:
         parent: Node | None = None
         for number, key in enumerate(page_keys(sequence, size, hold.tokens // size)):
             page, start, end = hold.pages[number], number * size, (number + 1) * size
-            drafted = min(max(hold.drafted - start, 0), size)
+            drafted = {name: min(rows - start, size) for name, rows in hold.drafted.items() if rows > start}
             node = self._enter_page(parent, key, page, drafted)
             if node.page == page and start >= hold.shared:  # its own: rows of shared pages were read by another
                 node.drafted = drafted
@@ -140,12 +143,12 @@ class Prefixes:
             parent = node
         return path
 
-    def _enter_page(self, parent: Node | None, key: PageKey, page: int, drafted: int) -> Node:
+    def _enter_page(self, parent: Node | None, key: PageKey, page: int, drafted: dict[str, int]) -> Node:
         node = self.tree.child(parent, key)
         if node is None:
             node = self.tree.add(parent, key, page)
             self.pool.keep(page)
-        elif node.page != page and drafted > node.drafted:
+        elif node.page != page and sum(drafted.values()) > sum(node.drafted.values()):
             self.pool.forget(self.tree.move(node, page))
             self.pool.keep(page)
         return node

@@ -65,7 +65,7 @@ def _control(found: Sequence[Drafter], spec: SpecConfig, most: int) -> Control:
     """What chooses between the drafters and their depths; with `adaptive` off always the deepest of the first."""
     if spec.adaptive:
         return Controller({drafter.name: drafter.most for drafter in found}, most, spec.p_min)
-    return FixedControl(most)
+    return FixedControl(most, found[0].name)
 
 
 def _open(context: DraftContext, spec: SpecConfig) -> tuple[list[Drafter], list[Notice]]:
@@ -75,17 +75,20 @@ def _open(context: DraftContext, spec: SpecConfig) -> tuple[list[Drafter], list[
             raise UsageError(f"--spec {spec.method} needs a drafter", hint="--draft REF")
         return [_open_one(spec.method, context)], []
     found: list[Drafter] = []
-    notices: list[Notice] = []
+    refused: dict[str, str] = {}
     for method in _methods(context):
         try:
             found.append(_open_one(method, context))
         except NotFound:
             continue  # a model without a draft head is no fault
         except LlmrunError as error:
-            notices.append(Notice("spec_unavailable", f"drafter {method} is left out: {error.message}"))
+            refused[method] = error.message
     if not found:
         raise NotFound("there is no drafter for this model")
-    return found, notices
+    if any(drafter.name in _WITH_WEIGHTS for drafter in found):  # the file was of one kind, so it is not of the others
+        refused = {method: text for method, text in refused.items() if method not in _WITH_WEIGHTS}
+    told = [Notice("spec_unavailable", f"drafter {method} is left out: {text}") for method, text in refused.items()]
+    return found, told
 
 
 def _methods(context: DraftContext) -> Iterable[str]:

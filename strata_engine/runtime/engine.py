@@ -149,6 +149,7 @@ class Engine:
 
     def _main(self) -> None:
         try:
+            self._spec.prepare_first(self.parts.executor.prepare)
             self._loop()
         finally:
             # empty after a normal end; after a bug of ours nobody may wait for ever
@@ -159,6 +160,7 @@ class Engine:
 
     def _loop(self) -> None:
         while True:
+            self._prepare()
             with self._wake:
                 self._wake.wait_for(lambda: self._scheduler.busy or self._closing)
                 if self._closing:
@@ -172,6 +174,14 @@ class Engine:
                 self._step(work)
             elif self._closing:
                 return
+
+    def _prepare(self) -> None:
+        """Record what drafts will need, after a first answer and as long as nobody asks for anything else."""
+        while self._spec.expects_more:
+            with self._wake:
+                if self._scheduler.busy or self._closing or not self._meters.generated_tokens:
+                    return
+            self._spec.prepare_next(self.parts.executor.prepare)
 
     def _step(self, work: Work) -> None:
         begun = time.perf_counter()
@@ -223,7 +233,7 @@ class Engine:
         """
         if not pieces:
             return 0.0
-        begun, recorded = time.perf_counter(), self.parts.executor.recorded
+        begun, recorded_s = time.perf_counter(), self.parts.executor.recorded_s
         logits, error = attempt(self._run, pieces, again)
         ran_s = time.perf_counter() - begun
         if error is not None:
@@ -242,8 +252,8 @@ class Engine:
             row = end
         if self._spec.active:
             rows = sum(piece.rows for piece in pieces)
-            features, known = self.parts.executor.features(rows), self.parts.executor.recorded == recorded
-            self._spec.settle(verdicts, features, time.perf_counter() - begun, known)
+            recording_s = self.parts.executor.recorded_s - recorded_s
+            self._spec.settle(verdicts, self.parts.executor.features(rows), time.perf_counter() - begun, recording_s)
         for piece in pieces:
             if not piece.last and piece.sequence.id in self._active:
                 self._guarded(self._active[piece.sequence.id], self._active[piece.sequence.id].reading)

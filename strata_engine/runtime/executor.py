@@ -103,6 +103,18 @@ class Executor:
                     with self._ops.scope():
                         self._record((rows, wanted, tops))
 
+    @property
+    def recorded_s(self) -> float:
+        """Seconds that recording steps took so far."""
+        return self._steps.recorded_s
+
+    def prepare(self, rows: int) -> bool:
+        """Record a step in which so many rows decode, before it is needed. False: no step can have so many."""
+        fits = rows <= min(self.limits.rows, self.limits.logit_rows)
+        if fits:
+            self._steps.prepare((rows, rows, self.finds_tops))
+        return fits
+
     def features(self, rows: int) -> Features | None:
         """What the last run left of its `rows` rows for drafters, valid until the next; None: they want nothing."""
         if not self.wants.anything:

@@ -6,7 +6,6 @@ alarm. Plain steps are measured by the way, so that a gain can be told from this
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +98,7 @@ class SpecMeter:
         """A step of `batch` sequences, one row each, no drafts and no prompt rows."""
         times = self._plain.setdefault(batch, deque(maxlen=_KEPT_TIMES))
         times.append(step_s)
-        self._median[batch] = statistics.median_low(times)
+        self._median[batch] = sorted(times)[(len(times) - 1) // 2]
 
     def plain_s(self, batch: int) -> float | None:
         """Seconds of a plain step of so many sequences: the median of the last ones; None before the first."""

@@ -7,6 +7,7 @@ the controller). A drafter that raises is switched off for good; its sequences g
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from strata_engine.draft.base import Ask, Drafter, Features, Proposal, Seen, Wants
+from strata_engine.draft.lookup import LookupDrafter
 from strata_engine.draft.plan import Control, Load, Plan, Round
 from strata_engine.events import Finish, Notice
 from strata_engine.runtime.attempt import attempt
@@ -22,6 +24,7 @@ from strata_engine.runtime.spec_meters import SpecMeter
 
 LOOKUPS = ("ngram", "suffix")
 MakeRoom = Callable[[Sequence[Piece], int, int], list[int]]  # Scheduler.make_room under the engine's lock
+Record = Callable[[int], bool]  # Executor.prepare
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Verdict:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Step:
     """The step that runs now; `decoding`: its sequences that decode, `proposals` by sequence."""
 
@@ -72,6 +75,7 @@ class Speculation:
         self._control, self._vocab_size = control, vocab_size
         self._wants = wants_of(drafters)
         self._step: _Step | None = None
+        self._ahead: deque[tuple[str, int]] = deque(control.likely() if self.most and control is not None else ())
         # as they were opened: a report is read by other threads
         self._facts = {name: {**drafter.report(), "most": drafter.most} for name, drafter in self._drafters.items()}
         # among several, a lookup that finds little says something of the text only, and the controller parks it
@@ -87,6 +91,31 @@ class Speculation:
         """Notices that came up since the last call; all of them stay in `notices`."""
         new, self._told = self.notices[self._told :], len(self.notices)
         return new
+
+    def prepare_first(self, record: Record) -> None:
+        """Record the steps that a first answer will need, of each drafter that is asked for its own sake."""
+        for _ in [
+            name for name, drafter in self._drafters.items() if not isinstance(drafter, LookupDrafter)
+        ]:  # a control names their depths first
+            self.prepare_next(record)
+
+    @property
+    def expects_more(self) -> bool:
+        """Are there steps that are worth recording before they are needed?"""
+        return bool(self._ahead)
+
+    def prepare_next(self, record: Record) -> None:
+        """Record the next such steps, of one sequence. One that fails will fail again when it is needed, and say so."""
+        if not self._ahead or self._control is None:
+            return
+        name, depth = self._ahead.popleft()
+        drafter, depth = self._drafters.get(name), min(depth, self.most)
+        if drafter is None:
+            return
+        fits, error = attempt(record, 1 + depth)
+        if error is None and fits:
+            self._control.prepared(1 + depth)
+            attempt(drafter.prepare, depth)
 
     def extend(self, pieces: list[Piece], make_room: MakeRoom) -> list[Piece]:
         """The pieces of a step, those that decode with drafts where the controller wants some."""
@@ -120,15 +149,36 @@ class Speculation:
         while plan.drafter is not None and not any(offer.drafts.values()):
             drafter, depth = self._drafters.get(plan.drafter), min(plan.depth, self.most)
             if drafter is not None and depth > 0:
-                if not offer.rooms:
-                    found = make_room(wanting, depth, rows)
-                    offer.rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
-                given = [min(depth, offer.rooms[p.sequence.id]) for p in wanting]
-                asks = [Ask(p.sequence, room) for p, room in zip(wanting, given, strict=True) if room]
                 offer.plan = plan
-                offer.proposals, offer.drafts = self._ask(control, drafter, load, asks)
+                if isinstance(drafter, LookupDrafter):
+                    self._look_up(control, drafter, offer, (load, wanting, depth))
+                else:
+                    self._make_room(offer, wanting, depth, make_room, rows)
+                    asks = [Ask(p.sequence, min(depth, offer.rooms[p.sequence.id])) for p in wanting]
+                    asks = [ask for ask in asks if ask.most]
+                    offer.proposals, offer.drafts = self._ask(control, drafter, load, asks)
             plan = control.otherwise(plan)
+        if any(offer.drafts.values()) and not offer.rooms:
+            self._make_room(offer, wanting, max(map(len, offer.drafts.values())), make_room, rows)
+            offer.drafts = {name: drafts[: offer.rooms[name]] for name, drafts in offer.drafts.items()}
         return offer
+
+    @staticmethod
+    def _make_room(offer: _Offer, wanting: list[Piece], depth: int, make_room: MakeRoom, rows: int) -> None:
+        if not offer.rooms:
+            found = make_room(wanting, depth, rows)
+            offer.rooms = {p.sequence.id: room for p, room in zip(wanting, found, strict=True)}
+
+    def _look_up(self, control: Control, drafter: Drafter, offer: _Offer, what: tuple[Load, list[Piece], int]) -> None:
+        """Ask a drafter that needs no pages: they are reserved only where it finds something."""
+        load, wanting, depth = what
+        asks = []
+        for piece in wanting:
+            sequence = piece.sequence
+            most = min(depth, sequence.limit_tokens - len(sequence.tokens) - 1)
+            if most > 0:
+                asks.append(Ask(sequence, most))
+        offer.proposals, offer.drafts = self._ask(control, drafter, load, asks)
 
     def _ask(
         self, control: Control, drafter: Drafter, load: Load, asks: list[Ask]
@@ -142,7 +192,7 @@ class Speculation:
             return given
 
         given = self._guarded(drafter, propose) if asks else None
-        if not given:
+        if not given or not any(proposal.tokens for proposal in given):
             return {}, {}
         confidence = [proposal.confidence for proposal in given]
         depths = control.cut(load, drafter.name, confidence, [len(proposal.tokens) for proposal in given])
@@ -167,25 +217,27 @@ class Speculation:
         self._step = None
 
     def settle(
-        self, verdicts: Sequence[Verdict], features: Features | None, step_s: float, comparable: bool = True
+        self, verdicts: Sequence[Verdict], features: Features | None, step_s: float, recording_s: float = 0.0
     ) -> None:
         """The rows of the step ran, tokens were chosen and told: feed the drafters, tell the controller.
 
-        `step_s`: forward, choosing and telling. `comparable`: no shape was recorded in this step.
+        `step_s`: forward, choosing and telling. `recording_s`: how much of it a shape took that was recorded.
         """
         begun = time.perf_counter()
-        seen, row = [], 0
-        for verdict in verdicts:
-            piece, hold = verdict.piece, verdict.piece.sequence.hold
-            count = piece.count + verdict.accepted
-            if verdict.alive:
-                seen.append(Seen(piece.sequence, hold.tokens - count, count, row))
-            row += piece.rows
-        for drafter in list(self._drafters.values()):
-            self._guarded(drafter, drafter.observe, seen, self._own(features, drafter.wants))
-        self._record(verdicts, time.perf_counter() - begun, step_s, comparable)
+        watching = [drafter for drafter in self._drafters.values() if not isinstance(drafter, LookupDrafter)]
+        if watching:
+            seen, row = [], 0
+            for verdict in verdicts:
+                piece, hold = verdict.piece, verdict.piece.sequence.hold
+                count = piece.count + verdict.accepted
+                if verdict.alive:
+                    seen.append(Seen(piece.sequence, hold.tokens - count, count, row))
+                row += piece.rows
+            for drafter in watching:
+                self._guarded(drafter, drafter.observe, seen, self._own(features, drafter.wants))
+        self._record(verdicts, time.perf_counter() - begun, step_s, recording_s)
 
-    def _record(self, verdicts: Sequence[Verdict], fed_s: float, step_s: float, comparable: bool) -> None:
+    def _record(self, verdicts: Sequence[Verdict], fed_s: float, step_s: float, recording_s: float) -> None:
         step = self._step
         self._step = None
         if step is None or self._control is None:
@@ -201,8 +253,9 @@ class Speculation:
             step_s=step_s,
             ended=tuple(v.ended for v in own),
             confidence=tuple(known[: len(v.piece.drafts)] for known, v in zip(confidence, own, strict=True)),
-            comparable=comparable and len(own) == len(verdicts),
+            comparable=len(own) == len(verdicts),
             draft_timed=self._recorded() == step.recorded,
+            recording_s=recording_s,
         )
         self._count(done)
         self._learned(self._control.record, done)
@@ -213,7 +266,7 @@ class Speculation:
     def _count(self, done: Round) -> None:
         if self.meter is None:
             return
-        if not any(done.drafted) and done.comparable:
+        if not any(done.drafted) and done.timed:
             self.meter.plain_step(done.load.batch, done.step_s)
         alarm = self.meter.count(done.plan.drafter or "", done.drafted, done.accepted)
         if alarm is not None:

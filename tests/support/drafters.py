@@ -41,6 +41,9 @@ class TestDrafter:
     def bind(self, room: DraftRoom) -> None:
         self.room = room
 
+    def prepare(self, depth: int) -> None:
+        assert depth >= 1
+
     def observe(self, seen: Sequence[Seen], features: Features | None) -> None:
         assert (features is not None) == self.wants.anything
         for one in seen:

@@ -40,6 +40,17 @@ def test_the_shape_used_longest_ago_is_forgotten():
     assert of.recorded == [1, 2, 3, 2]
 
 
+def test_a_step_that_was_prepared_is_not_recorded_again():
+    of = Doubling(kept=2)
+    of.source[:] = 1
+    for shape in (3, 3, 5):
+        of.steps.prepare(shape)
+    assert of.recorded == [3, 5] and not np.any(of.out)  # recorded, not run
+    of.steps.run(3)
+    assert of.recorded == [3, 5] and list(of.out[:4]) == [2.0, 2.0, 2.0, 0.0]
+    assert of.steps.recorded == 2 and of.steps.recorded_s > 0
+
+
 def test_a_recording_that_fails_is_not_kept_and_the_next_one_works():
     of = Doubling()
     with pytest.raises(ValueError, match="too many"):

@@ -21,7 +21,7 @@ def rows(first: int, end: int, salt: float = 0.0) -> np.ndarray:
 
 def sequence(tokens: int, drafted: int = 0) -> Sequence:
     pages = array("i", range(100, 100 + -(-tokens // PAGE)))
-    return Sequence("one", list(range(tokens + 1)), 1, 99, hold=Hold(pages, tokens, drafted=drafted))
+    return Sequence("one", list(range(tokens + 1)), 1, 99, hold=Hold(pages, tokens, drafted={"": drafted}))
 
 
 def taken(backlog: Backlog, one: Sequence, count: int | None = None) -> tuple[int, list[float]]:
@@ -38,8 +38,8 @@ def test_rows_come_out_in_order_and_count_as_read():
     assert not backlog.complete(one)
     backlog.add(one, 5, rows(5, 7))
     assert backlog.complete(one) and backlog.unread(one) == 7
-    assert taken(backlog, one, 3) == (0, [0, 1, 2]) and one.hold.drafted == 3
-    assert taken(backlog, one) == (3, [3, 4, 5, 6]) and one.hold.drafted == 7
+    assert taken(backlog, one, 3) == (0, [0, 1, 2]) and one.hold.drafted[""] == 3
+    assert taken(backlog, one) == (3, [3, 4, 5, 6]) and one.hold.drafted[""] == 7
     assert backlog.unread(one) == 0 and backlog.complete(one)
 
 
@@ -84,7 +84,7 @@ def test_after_a_gap_the_context_begins_at_the_next_page(start, base):
     feed = backlog.take(one)
     assert (feed.base, feed.start, feed.count) == (base, base, 16 - base)
     assert feed.pages(PAGE).tolist() == [100 + page for page in range(base // PAGE, 4)]
-    assert one.hold.drafted == 0  # its rows stand at other positions: of no use to whoever shares the pages
+    assert one.hold.drafted[""] == 0  # its rows stand at other positions: of no use to whoever shares the pages
 
 
 def test_a_gap_in_the_middle_begins_anew_too():
@@ -92,7 +92,7 @@ def test_a_gap_in_the_middle_begins_anew_too():
     backlog.add(one, 0, rows(0, 5))
     backlog.take(one, 4)
     backlog.add(one, 7, rows(7, 12))
-    assert taken(backlog, one) == (8, [8, 9, 10, 11]) and one.hold.drafted == 0
+    assert taken(backlog, one) == (8, [8, 9, 10, 11]) and one.hold.drafted[""] == 0
 
 
 def test_nothing_is_complete_before_the_page_behind_a_gap():
@@ -110,7 +110,7 @@ def test_a_cached_prefix_with_rows_is_gone_on_from(drafted):
     backlog, one = Backlog(2, PAGE), sequence(10, drafted)
     backlog.add(one, 8, rows(8, 10))
     feed = backlog.take(one)
-    assert (feed.base, feed.start, feed.count, one.hold.drafted) == (0, 8, 2, 10)
+    assert (feed.base, feed.start, feed.count, one.hold.drafted[""]) == (0, 8, 2, 10)
 
 
 def test_a_cached_prefix_with_fewer_rows_is_a_gap():

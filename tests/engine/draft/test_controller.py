@@ -234,6 +234,7 @@ def test_lookup_is_gated_by_the_length_of_its_match():
     assert lookup_speed(control, mixed, 800, 0.3) > 1.5
     load = Load(1, 100)
     control.choose(load)
+    control.balance = 2.0
     assert control.cut(load, "suffix", [(0.91, 0.92, 0.92, 0.93)], [4]) == [4]
     assert control.cut(load, "suffix", [(0.6, 0.66, 0.71, 0.75)], [4]) == [0]
 
@@ -263,6 +264,60 @@ def test_auto_takes_lookup_where_it_beats_the_head_and_the_head_elsewhere():
     assert head_alone > 1.3
     assert lookup_speed(both(), prose, 800, 0.2) > 0.95 * head_alone
     assert lookup_speed(both(), copies, 800, 0.2) > 1.2 * head_alone
+
+
+def test_lookup_stakes_no_more_than_the_account_holds():
+    def copies(rng: random.Random) -> tuple[int, float]:
+        return 20, 0.95
+
+    control = Controller({"suffix": 16})
+    assert lookup_speed(control, copies, 400, 0.3) > 2.0
+    sure, load = tuple((20 + i) / (22 + i) for i in range(15)), Load(1, 100)
+    found = []
+    for balance in (10.0, 1.0, 0.1):
+        control.choose(load)
+        control.balance = balance
+        found += control.cut(load, "suffix", [sure], [15])
+    assert found == [15, 3, 0]
+
+
+@pytest.mark.parametrize("b", [0.1, 0.5])
+def test_an_answer_does_not_pay_for_the_gains_of_another(b: float):
+    """Ten answers that repeat themselves, then one that does not: it loses no more than a first one may."""
+
+    def copies(rng: random.Random) -> tuple[int, float]:
+        return 20, 0.95
+
+    def misleading(rng: random.Random) -> tuple[int, float]:
+        return 20, 0.0
+
+    control = Controller({"suffix": 16})
+    for _ in range(10):
+        control.started()
+        assert lookup_speed(control, copies, 100, b) > 1.1
+    control.started()
+    assert lookup_speed(control, misleading, 192, b) > 0.97
+
+
+def test_what_is_recorded_is_paid_for():
+    """A drafter whose steps must be recorded first may draft again when the account has earned it."""
+    control = Controller({"mtp": 7})
+    plain = Round(Plan(), Load(1, 100), (0,), (0,), 0.0, 1.0)
+    for _ in range(3):
+        control.choose(Load(1, 100))
+        control.record(plain)
+    before, plan = control.balance, control.choose(Load(1, 100))
+    assert plan.depth > 0
+    control.record(Round(plan, Load(1, 100), (plan.depth,), (plan.depth,), 0.1, 9.0, recording_s=8.0))
+    assert before - control.balance == pytest.approx(4.0)  # no more than four plain steps
+    control.record(Round(plan, Load(1, 100), (plan.depth,), (plan.depth,), 0.1, 1.2))
+    assert control.balance > before - 4.0
+
+
+def test_what_is_worth_recording_beforehand_begins_with_what_is_drafted_first():
+    control = Controller({"suffix": 16, "mtp": 4, "dflash": 7})
+    assert control.likely()[:2] == [("mtp", 2), ("dflash", 7)]
+    assert len(set(control.likely())) == len(control.likely())
 
 
 # the parts

@@ -128,7 +128,7 @@ def test_drafts_after_partial_acceptance_are_those_of_a_fresh_drafter(case, seed
     fresh = case.stage(ops, rows=64)
     other = read(fresh, tokens, chunk=64)
     assert stage.propose(DEPTH, sequence) == fresh.propose(DEPTH, other)
-    assert sequence.hold.drafted == other.hold.drafted == len(tokens) - 1
+    assert sequence.hold.drafted["eagle3"] == other.hold.drafted["eagle3"] == len(tokens) - 1
 
 
 def test_sequences_of_a_batch_are_drafted_as_if_alone(case):

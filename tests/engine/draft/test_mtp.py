@@ -112,7 +112,7 @@ def test_drafts_do_not_depend_on_earlier_drafts_chunks_or_rounds(case, seed):
     other = fresh.start("other", tokens[:-1])
     fresh.read(other, tokens[-1], chunk=64)
     assert stage.propose(DEPTH, went) == fresh.propose(DEPTH, other)
-    assert went.hold.drafted == other.hold.drafted == len(tokens) - 1
+    assert went.hold.drafted["mtp"] == other.hold.drafted["mtp"] == len(tokens) - 1
 
 
 def test_a_chained_row_that_is_kept_would_be_found(dense):
@@ -230,7 +230,7 @@ def test_behind_a_gap_the_head_reads_on_at_the_next_page(dense):
     shifted = TokenSequence("shifted", tokens[16:], 23, 256, hold=Hold(array("i", range(30, 37)), 23))
     drafter.observe([Seen(shifted, 0, 23, 0)], Features(rows[16:]))
     assert found == drafter.propose([Ask(shifted, 3)]) and len(found[0].tokens) == 3
-    assert sequence.hold.drafted == 0 and shifted.hold.drafted == 23
+    assert sequence.hold.drafted["mtp"] == 0 and shifted.hold.drafted["mtp"] == 23
     assert cut.memory.pool.used == 0
 
 

@@ -186,9 +186,9 @@ def test_only_kept_rows_count_and_a_state_folds_those_that_were_drafts():
     assert (hold.tokens, hold.fold) == (8, 2)
     memory.commit(hold, 1, keep=1)
     assert (hold.tokens, hold.fold) == (9, 0)
-    hold.fold, hold.drafted = 2, 7
+    hold.fold, hold.drafted = 2, {"mtp": 7}
     memory.release(hold)
-    assert (hold.tokens, hold.fold, hold.drafted) == (0, 0, 0)
+    assert (hold.tokens, hold.fold, hold.drafted) == (0, 0, {})
     stateless, hold = Memory(LAYERS, 4, 4, "f16"), Hold()
     assert stateless.reserve(hold, 4)
     stateless.commit(hold, 3, keep=1)

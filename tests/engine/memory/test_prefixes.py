@@ -33,7 +33,7 @@ def read(of: Memory, *tokens: int, ends: bool = True, drafted: int = 0, pictures
     one = sequence(*tokens, pictures=pictures)
     assert of.admit(one, len(tokens))
     of.commit(one.hold, len(tokens) - 1 - one.hold.tokens)
-    one.hold.drafted = max(drafted, one.hold.drafted)
+    one.hold.drafted["mtp"] = max(drafted, one.hold.drafted.get("mtp", 0))
     if ends:
         of.retire(one)
     return one
@@ -176,12 +176,25 @@ def test_rows_a_drafter_knows_are_told_and_its_last_row_must_have_read_the_same_
     read(of, *range(12), drafted=11)
     assert of.prefixes is not None
     whole = of.prefixes.find(sequence(*range(12)))
-    assert (len(whole.path), whole.drafted) == (2, 8)
+    assert (len(whole.path), whole.drafted["mtp"]) == (2, 8)
     other = of.prefixes.find(sequence(*range(8), 99, 98))  # row 7 was read with token 8, not 99
-    assert (len(other.path), other.drafted) == (1, 4)
+    assert (len(other.path), other.drafted["mtp"]) == (1, 4)
     read(of, *range(40, 52), drafted=6)
     half = of.prefixes.find(sequence(*range(40, 52)))
-    assert (len(half.path), half.drafted) == (2, 6)
+    assert (len(half.path), half.drafted["mtp"]) == (2, 6)
+
+
+def test_rows_of_two_drafters_are_told_apart():
+    of = memory()
+    one = read(of, *range(12), ends=False)
+    one.hold.drafted = {"mtp": 5, "dflash": 11}
+    of.retire(one)
+    assert of.prefixes is not None
+    assert of.prefixes.find(sequence(*range(12))).drafted == {"mtp": 5, "dflash": 8}
+    other = sequence(*range(8), 99, 98)
+    assert of.admit(other, 10) and other.hold.drafted == {"mtp": 4, "dflash": 4}  # a page less, for the row of token 8
+    other.hold.drafted["mtp"] = 3
+    assert of.prefixes.find(sequence(*range(12))).drafted == {"mtp": 5, "dflash": 8}
 
 
 def test_pages_a_drafter_knows_take_the_place_of_those_it_does_not():
@@ -190,24 +203,24 @@ def test_pages_a_drafter_knows_take_the_place_of_those_it_does_not():
     one = sequence(*range(9))
     assert of.reserve(one.hold, 9)  # not by admit: as if it had run beside the first
     of.commit(one.hold, 8)
-    one.hold.drafted = 8
+    one.hold.drafted["mtp"] = 8
     pages = list(one.hold.pages[:2])
     of.retire(one)
     of.check([])
     assert of.prefixes is not None
     found = of.prefixes.find(sequence(*range(9)))
-    assert [node.page for node in found.path] == pages and found.drafted == 8
+    assert [node.page for node in found.path] == pages and found.drafted["mtp"] == 8
 
 
 def test_rows_of_shared_pages_stay_known_to_drafters_when_another_sequence_knew_less():
     of = memory()
     read(of, *range(12), drafted=11)
     one = sequence(*range(10), 70, 71)
-    assert of.admit(one, 12) and one.hold.drafted == 8
-    one.hold.drafted = 0  # its drafter began anew
+    assert of.admit(one, 12) and one.hold.drafted["mtp"] == 8
+    one.hold.drafted["mtp"] = 0  # its drafter began anew
     of.commit(one.hold, 3)
     of.retire(one)
-    assert of.prefixes is not None and of.prefixes.find(sequence(*range(12))).drafted == 8
+    assert of.prefixes is not None and of.prefixes.find(sequence(*range(12))).drafted["mtp"] == 8
 
 
 STATES = [StateMemory(3, 2, 1, 2, 2), KvMemory(1, 2)]
