@@ -34,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cp", "models:cp", "Give a model another name", MODELS, ("alias",)),
     Command("fit", "fit:fit", "Say whether and how a model fits this machine", MODELS, ("estimate",)),
     Command("cache", "cache:cache", "List, check or clean downloaded files", MODELS),
+    Command("kernels", "kernels:kernels", "Build, list, check or clean compiled GPU kernels", MODELS),
     Command("serve", "serve:serve", "Serve models over HTTP", SERVER),
     Command("ps", "loaded:ps", "Show the loaded models of the running server", SERVER),
     Command("stop", "loaded:stop", "Unload a model of the running server", SERVER),

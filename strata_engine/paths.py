@@ -38,6 +38,11 @@ class Paths:
         return self.cache / "partial"
 
     @property
+    def kernels(self) -> Path:
+        """Compiled GPU kernels, a folder for each kind of device."""
+        return self.cache / "kernels"
+
+    @property
     def sessions(self) -> Path:
         """Saved chats."""
         return self.data / "sessions"

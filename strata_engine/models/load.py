@@ -23,9 +23,10 @@ from strata_engine.formats.quant import FORMATS, require_kernel
 from strata_engine.formats.quant.logical import LogicalWeight, logical_weights
 from strata_engine.models import find_model
 from strata_engine.models.base import Model
+from strata_engine.models.blank import blanks
 from strata_engine.models.config import ModelConfig
 from strata_engine.models.mixture import expert_rows
-from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, expert_group, is_draft
+from strata_engine.models.names import NOT_NEEDED, RowSplit, Wanted, expert_group, half_names, is_draft
 from strata_engine.models.rest import Rest
 from strata_engine.models.vision.config import VisionConfig, read_vision
 from strata_engine.models.vision.tensors import tower_tensors
@@ -172,6 +173,8 @@ def _check(want: Wanted, weight: LogicalWeight, kernels: str, types: Collection[
 
 
 def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, mmap: bool, store: Store) -> None:
+    if hasattr(ops, "blank"):
+        return _leave_blank(want, weight, ops, store)
     if want.use == "vector":
         data = np.frombuffer(source.read(weight.name), np.uint8)
         values = _CHANGES[want.change](_floats(data, weight.type))
@@ -198,6 +201,14 @@ def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, m
     else:
         for name, matrix in _matrices(source, want, weight):
             _keep(name, matrix, ops, mmap, store)
+
+
+def _leave_blank(want: Wanted, weight: LogicalWeight, ops: Any, store: Store) -> None:
+    """What `_read` does, for ops that only plan: shapes without bytes."""
+    if want.use == "vector":
+        store.vectors[want.name] = ops.zeros(prod(want.shape))
+    for one in blanks(want, weight, store.rest.choice):
+        store.weights[one.name] = ops.blank(one.type, one.rows, one.cols, one.row_bytes, one.packed)
 
 
 def _matrices(source: WeightSource, want: Wanted, weight: LogicalWeight) -> Iterator[tuple[str, Weight]]:
@@ -261,11 +272,6 @@ def _read_parts(split: RowSplit, stored: Weight, ops: Ops, store: Store) -> None
         data = np.concatenate(pieces)
         kept = store.weights[name] = ops.pack(store.rest.apply(name, replace(stored, rows=len(data), data=data)))
         _count(kept, False, store)
-
-
-def half_names(name: str) -> tuple[str, str]:
-    """Our names of the left and the right columns of a matrix whose input is two vectors side by side."""
-    return f"{name}.left", f"{name}.right"
 
 
 def _read_halves(name: str, stored: Weight, weight: LogicalWeight, ops: Ops, store: Store) -> None:

@@ -102,13 +102,21 @@ def expert_name(layer: int, expert: int, projection: str) -> str:
     return f"{layer}.expert.{expert}.{projection}"
 
 
-def expert_rows(want: Wanted, data: Any) -> Iterator[tuple[str, int, Any]]:
-    """The matrices in a stacked tensor: our name, rows, bytes [rows, bytes of a row] as a view of `data` u8 [n]."""
+def expert_names(want: Wanted) -> Iterator[tuple[str, int]]:
+    """Our name and the rows of each matrix in a stacked tensor, in the order they are stored."""
     layer, _, kind = want.name.partition(".")
     count, rows, _ = want.shape
-    stored = data.reshape(count, rows, -1)
     projections = ("gate", "up") if kind == "gate_up_exps" else (kind.removesuffix("_exps"),)
-    each = rows // len(projections)
     for expert in range(count):
-        for i, projection in enumerate(projections):
-            yield expert_name(int(layer), expert, projection), each, stored[expert, i * each : (i + 1) * each]
+        for projection in projections:
+            yield expert_name(int(layer), expert, projection), rows // len(projections)
+
+
+def expert_rows(want: Wanted, data: Any) -> Iterator[tuple[str, int, Any]]:
+    """The matrices in a stacked tensor: our name, rows, bytes [rows, bytes of a row] as a view of `data` u8 [n]."""
+    count, all_rows, _ = want.shape
+    stored = data.reshape(count * all_rows, -1)
+    start = 0
+    for name, rows in expert_names(want):
+        yield name, rows, stored[start : start + rows]
+        start += rows

@@ -158,6 +158,11 @@ class Wanted:
         return self.stored or stored_name(self.name, kind)
 
 
+def half_names(name: str) -> tuple[str, str]:
+    """Our names of the left and the right columns of a matrix whose input is two vectors side by side."""
+    return f"{name}.left", f"{name}.right"
+
+
 def expert_group(name: str) -> str | None:
     """What all experts' matrices of one layer and projection share, such as "3.gate"; None for other names."""
     return _EXPERT.sub("", name) if _EXPERT.search(name) else None

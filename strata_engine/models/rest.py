@@ -52,7 +52,7 @@ class Rest:
         if not eligible(self.choice, name, weight):
             return weight
         kind = _KIND.sub("", name)
-        eight = self.choice == "int8" or kind in _HEADS
+        eight = requantised_type(self.choice, name) == "Q8_0"
         made, found = _requantised(weight, eight), self.kinds.setdefault(kind, KindError())
         found.bytes_before += weight.data.nbytes
         found.bytes_after += made.weight.data.nbytes
@@ -70,6 +70,11 @@ def eligible(choice: str, name: str, weight: Weight) -> bool:
     """Is a matrix of this name and shape re-quantised?"""
     plain = choice != "none" and weight.type in ("F32", "F16", "BF16") and _DECODER.match(name) is not None
     return plain and weight.rows >= LEAST_ROWS and weight.cols % _BLOCK == 0 and not name.endswith("router")
+
+
+def requantised_type(choice: str, name: str) -> str:
+    """What an eligible matrix of this name becomes."""
+    return "Q8_0" if choice == "int8" or _KIND.sub("", name) in _HEADS else "Q4_1"
 
 
 @dataclass(frozen=True)
