@@ -20,12 +20,19 @@ from tests.support.ferry import Ferry
 # Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
 INTERPRETED = {
     "test_ops_argmax": "default",
+    "test_ops_delta": "slow",
+    "test_ops_drafts": "slow",
     "test_ops_elementwise": "default",
     "test_ops_norm": "default",
     "test_ops_tower": "",  # rotation is missing
 }
 # Their kernels stay inside their arrays but report nothing: the engine hands out no index that is outside.
-UNREPORTED = ("test_put_rows_refuses_an_index_outside",)
+UNREPORTED = (
+    "test_put_rows_refuses_an_index_outside",
+    "test_a_slot_that_is_not_there_is_refused",
+    "test_a_sequence_that_is_not_there_is_refused",
+    "test_impossible_numbers_of_rows_are_refused",
+)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,15 @@ KERNELS: dict[str, str] = {
     "argmax_parts": "choose",
     "argmax_rows": "choose",
     "largest_parts": "choose",
+    "sigmoid_mul": "gates",
+    "add_scaled": "gates",
+    "gated_norm": "gates",
+    "short_conv": "conv",
+    "short_conv_rows": "conv",
+    "short_conv_keep": "conv",
+    "block_conv": "conv",
+    "delta_rule": "delta",
+    "delta_wait": "delta",
 }
 
 
