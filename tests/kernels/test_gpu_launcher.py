@@ -72,6 +72,17 @@ def test_a_step_gives_what_the_interpreter_gives(standin, tmp_path, kind, graphs
     assert (counts.launches, counts.loads, counts.compiles) == (6, 3, 0)
 
 
+def test_a_step_waits_once_for_all_its_copies(standin, tmp_path):
+    ops = standin_ops(standin, tmp_path)
+    ops.begin()
+    x, out = block_of(ops)
+    step = ops.end()
+    ops.host(x), ops.host(out, read=True)
+    standin.forget()
+    step.run()
+    assert standin.calls() == ["cuMemcpyHtoDAsync_v2", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"]
+
+
 def test_an_operation_outside_a_recording_runs_at_once(standin, tmp_path):
     ops = standin_ops(standin, tmp_path)
     a, b, out = ops.constant(np.arange(40, dtype=np.float32)), ops.constant(np.ones(40, np.float32)), ops.zeros(40)

@@ -46,6 +46,18 @@ class Block(Protocol):
         """Put `data` here."""
         ...
 
+    def send(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """As `write`, but `data` (of `pinned`, where a block has that) must stay as it is until `settle`."""
+        ...
+
+    def fetch(self, offset: int, out: NDArray[np.uint8]) -> None:
+        """As `read`, but `out` is filled no sooner than at `settle`."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for all that was asked of the block's device."""
+        ...
+
     def fill(self, offset: int, nbytes: int, value: int) -> None:
         """Set so many bytes to `value`."""
         ...
@@ -185,6 +197,11 @@ class HostBlock:
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         """As Block."""
         self.bytes[offset : offset + data.nbytes] = data
+
+    send, fetch = write, read
+
+    def settle(self) -> None:
+        """As Block: nothing runs meanwhile."""
 
     def fill(self, offset: int, nbytes: int, value: int) -> None:
         """As Block."""

@@ -189,6 +189,18 @@ class DriverBlock:
         """As Block."""
         self.driver.upload(self.address + offset, data)
 
+    def send(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """As Block."""
+        self.driver.upload(self.address + offset, data, wait=False)
+
+    def fetch(self, offset: int, out: NDArray[np.uint8]) -> None:
+        """As Block."""
+        self.driver.download(out, self.address + offset, wait=False)
+
+    def settle(self) -> None:
+        """As Block."""
+        self.driver.wait()
+
     def fill(self, offset: int, nbytes: int, value: int) -> None:
         """As Block."""
         self.driver.fill(self.address + offset, value, nbytes)

@@ -81,18 +81,17 @@ class MirroredStep:
 
     def run(self) -> None:
         """Raises what the step raises; buffers that the host reads are then undefined."""
-        down: list[tuple[Part, Mirror]] = []
-        for part in self._parts:
-            mirror = self._mirrors.get(part.block)
-            if mirror is None:
-                continue
-            if mirror.read:
-                down.append((part, mirror))
-            else:
-                part.block.write(part.start, mirror.bytes[part.start : part.end])
+        seen = [(part, self._mirrors.get(part.block)) for part in self._parts]
+        shared = [(part, mirror) for part, mirror in seen if mirror is not None]
+        for part, mirror in shared:
+            if not mirror.read:
+                part.block.send(part.start, mirror.bytes[part.start : part.end])
         self._step.run()
-        for part, mirror in down:
-            part.block.read(part.start, mirror.bytes[part.start : part.end])
+        for part, mirror in shared:
+            if mirror.read:
+                part.block.fetch(part.start, mirror.bytes[part.start : part.end])
+        for part, _ in shared[:1]:  # one wait for all; the host may then write and read its side again
+            part.block.settle()
 
 
 def parts_of(launches: Sequence[Launch]) -> list[Part]:
