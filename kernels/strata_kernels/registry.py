@@ -88,6 +88,10 @@ def weight_types(kernels: str) -> frozenset[str]:
         from strata_kernels.reference.quant import BLOCKS
 
         return frozenset(BLOCKS)
+    if kernels == "triton":
+        from strata_kernels.gpu.cells import CELLS, FLOATS
+
+        return frozenset((*FLOATS, *CELLS))
     raise ValueError(f"there are no {kernels!r} kernels")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benches.random_blocks import chunks
+from strata_kernels.gpu.core import FEW_ROWS
 from strata_kernels.ops import KvLayer, Ops, Rows, Weight
 from strata_kernels.reference.attention import pack_values, quantise, unpack_values
 from strata_kernels.reference.quant import BLOCKS, unpack
@@ -69,10 +70,27 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 
 def seen_by(ops: Ops, weight: Weight, x: Tensor) -> Tensor:
-    """The activations as `ops` multiplies them with this weight, f64."""
+    """The activations as `ops` multiplies them with this weight, f64; a GPU's rounding is in product_share."""
     if ops.name == "native" and weight.type not in (*FLOAT_TYPES, *BYTE_FLOAT_TYPES):
         return rounded(x, ops.bits_for(weight))
     return x.double()
+
+
+def alike_rows(ops: Ops) -> int:
+    """How many rows a product may have before a row's bits may change; 33 where they never do.
+
+    A GPU sums up to 16 rows in one order; more go through matrix units.
+    """
+    return FEW_ROWS if ops.name == "triton" else 33
+
+
+def product_share(ops: Ops, weight: Weight, rows: int) -> float:
+    """The largest error of a product as a share of the sizes summed.
+
+    f32 sums of K products: a few units in the last place. Matrix units of a GPU take both sides rounded to f16, half a
+    unit of 2^-11 each; what is small beside the largest of its row or matrix loses more, but counts less.
+    """
+    return 5.5e-4 if ops.name == "triton" and rows > FEW_ROWS and weight.type != "F32" else 3e-6
 
 
 def run(ops: Ops, *calls: Callable[[], None]) -> None:

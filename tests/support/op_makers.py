@@ -23,6 +23,8 @@ INTERPRETED = {
     "test_ops_delta": "slow",
     "test_ops_drafts": "slow",
     "test_ops_elementwise": "default",
+    "test_ops_embed": "slow",
+    "test_ops_linear": "slow",
     "test_ops_norm": "default",
     "test_ops_tower": "",  # rotation is missing
 }

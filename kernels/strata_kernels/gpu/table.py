@@ -29,6 +29,14 @@ KERNELS: dict[str, str] = {
     "block_conv": "conv",
     "delta_rule": "delta",
     "delta_wait": "delta",
+    "embed_floats": "embed",
+    "embed_cells": "embed",
+    "gemv_floats": "gemv",
+    "gemv_cells": "gemv",
+    "gemm_floats": "gemm",
+    "gemm_cells": "gemm",
+    "halve_rows": "halves",
+    "take_columns": "halves",
 }
 
 
