@@ -66,6 +66,9 @@ PRESETS = {
     "moe-1.9g": Shape("qwen3moe", 1024, 16, 16, 4, 128, feed_forward=3072, experts=Experts(128, 8, 512)),
     # Qwen3-30B-A3B: 5 of its 48 layers
     "moe-a3b-5l": Shape("qwen3moe", 2048, 5, 32, 4, 128, feed_forward=6144, experts=Experts(128, 8, 768)),
+    # Qwen3-30B-A3B whole, and Qwen3.5-35B-A3B: for weights that are made on a device
+    "moe-a3b": Shape("qwen3moe", 2048, 48, 32, 4, 128, feed_forward=6144, experts=Experts(128, 8, 768)),
+    "moe35-a3b": Shape("qwen35moe", 2048, 40, 16, 2, 256, experts=Experts(256, 8, 512, 512), delta=DeltaNet()),
     # Qwen3.5-35B-A3B: 8 of its 40 layers with 64 of their 256 experts
     "moe35-8l": Shape("qwen35moe", 2048, 8, 16, 2, 256, experts=Experts(64, 8, 512, 512), delta=DeltaNet()),
     # for tests of the programs that use these files

@@ -132,6 +132,11 @@ def read_tensors(
     return store, found
 
 
+def is_separate(ops: Ops) -> bool:
+    """Is its memory not the host's, where files are mapped?"""
+    return getattr(ops, "separate", False)
+
+
 def side_of(ops: Ops, want: Wanted) -> Ops:
     """Whose operations take a tensor: of an Ops over several devices the one where it shall live."""
     side = getattr(ops, "side", None)
@@ -183,11 +188,7 @@ def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, m
     elif weight.layout is not None:
         _read_quantised(source, want, weight, ops, store)
     elif want.use == "table":
-        rows, cols = want.shape
-        data = np.frombuffer(source.read(weight.name), np.uint8)
-        table = (data if mmap else data.copy()).reshape(rows, -1)
-        kept = store.weights[want.name + ".table"] = Weight(weight.type, rows, cols, ops.constant(table))
-        _count(kept, mmap and kept.data is table, store)
+        _read_table(source, want, weight, ops, mmap, store)
     elif want.use == "mapped":  # neither copied nor read here: a token needs a few of its rows
         for name, matrix in _matrices(source, want, weight):
             store.weights[name + ".table"] = matrix
@@ -201,6 +202,17 @@ def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, m
     else:
         for name, matrix in _matrices(source, want, weight):
             _keep(name, matrix, ops, mmap, store)
+
+
+def _read_table(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, mmap: bool, store: Store) -> None:
+    """A matrix whose rows are looked up: it stays in the mapped file, or is packed for a device."""
+    rows, cols = want.shape
+    data = np.frombuffer(source.read(weight.name), np.uint8)
+    table = Weight(weight.type, rows, cols, (data if mmap else data.copy()).reshape(rows, -1))
+    # to a device it must be copied anyway, and rows are taken from a packed matrix too
+    kept = ops.pack(table) if is_separate(ops) else replace(table, data=ops.constant(table.data))
+    store.weights[want.name + ".table"] = kept
+    _count(kept, mmap and kept.data is table.data, store)
 
 
 def _leave_blank(want: Wanted, weight: LogicalWeight, ops: Any, store: Store) -> None:
@@ -234,7 +246,8 @@ def _read_quantised(source: WeightSource, want: Wanted, weight: LogicalWeight, o
         store.widened.append(weight.name)
     matrix = Weight(found.type, rows, cols, found.data, order=found.order)
     if want.use in ("table", "mapped"):
-        kept = store.weights[want.name + ".table"] = replace(matrix, data=ops.constant(found.data))
+        table = ops.pack(matrix) if is_separate(ops) else replace(matrix, data=ops.constant(found.data))
+        kept = store.weights[want.name + ".table"] = table
     elif want.split is not None:
         return _read_parts(want.split, matrix, ops, store)
     elif want.use == "halves":
@@ -305,6 +318,10 @@ def _check_expert(want: Wanted, matrix: Weight, weight: LogicalWeight, store: St
 
 def _keep(name: str, stored: Weight, ops: Ops, mmap: bool, store: Store) -> None:
     """Pack one matrix and forget what was read of the file for it, or keep it as it is."""
+    table = store.weights.get(name + ".table")
+    if is_separate(ops) and table is not None and table.layout != "file" and store.rest.choice == "none":
+        store.weights[name] = table  # of tied embeddings: packed once for both uses
+        return
     stored = stored if mmap else replace(stored, data=stored.data[:].copy())
     chosen = store.rest.apply(name, stored)
     # the packed copy is what runs; the file's pages would stay resident beside it
