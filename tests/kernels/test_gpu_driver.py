@@ -309,6 +309,13 @@ def test_memory_can_be_given_back_by_another_thread(standin, cuda):
     assert "memory" not in standin.live() and not cuda.session.refused
 
 
+def test_a_collection_at_a_bad_moment_does_no_harm(standin, cuda):
+    blocks = [cuda.allocate(4)]
+    with cuda.session._lock:  # where allocations of Python's own may start a collection
+        blocks.clear()
+    assert "memory" not in standin.live()
+
+
 def test_closing_gives_back_what_uses_others_first(standin, driver):
     held = [driver.allocate(4), driver.pinned(4), driver.event(), packed(driver, standin, 1)]
     held.append(driver.capture(held[-1].run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from strata_kernels.gpu.arrays import DeviceArray, HostAllocator
 from strata_kernels.gpu.bundle import BadEntry, Store
 from strata_kernels.gpu.bundled import BundleLauncher, pack_values
+from strata_kernels.gpu.compile import ensure_kernels
 from strata_kernels.gpu.driver import DriverAllocator
 from strata_kernels.gpu.driver_errors import DriverError, MissingVariant, WrongBundle
 from strata_kernels.gpu.interpreted import InterpretedLauncher
@@ -140,6 +142,16 @@ def test_a_kernel_that_fails_is_reported_by_the_step(standin, launcher):
         step.run()
 
 
+def test_a_checked_launcher_names_the_kernel_that_fails(standin, launcher):
+    checked = BundleLauncher(launcher.driver, launcher.store, checked=True)
+    step = checked.prepare([add_launch(checked), add_launch(checked)])
+    step.run()
+    assert checked.counts.graphs == 0 and len(standin.seen) == 2
+    standin.fail("cuStreamSynchronize", 700, at=2)
+    with pytest.raises(DriverError, match=r"add_\w+ with \(1, 1, 1\) blocks failed with status 700"):
+        step.run()
+
+
 def test_a_driver_that_refuses_graphs_runs_the_list(standin, launcher):
     standin.fail("cuGraphInstantiateWithFlags", 801)
     launcher.prepare([add_launch(launcher), add_launch(launcher)]).run()
@@ -161,3 +173,32 @@ def test_arguments_are_laid_out_as_a_compiled_kernel_takes_them():
     launch = make_launch("any", (1,), [array, -2, 0.5, array], {})
     assert launch.variant.types == ("*fp32", "i32", "fp32", "*fp32")
     assert pack_values(launch) == struct.pack("<Qi4xf4xQQQ", array.address, -2, 0.5, array.address, 0, 0)
+
+
+def test_the_compilers_kernels_take_what_is_packed(standin, tmp_path):
+    """Code of the pinned compiler, through the loader: its own description of its arguments is what we pass."""
+    for kind, arch, read in (("hip", "gfx1100", amd_arguments), ("cuda", "sm_90", cuda_arguments)):
+        driver = open_standin(standin, kind)
+        launcher = BundleLauncher(driver, Store(tmp_path, arch))
+        ops = GpuOps(launcher, DriverAllocator(driver))
+        launch = make_launch("rms_norm", (2,), [*(ops.zeros(2, 64) for _ in range(3)), 0.5], {"WIDTH": 64, "BLOCK": 64})
+        entry = ensure_kernels([launch.variant], arch, tmp_path, jobs=1)[0].entry
+        assert entry is not None
+        arguments = read(entry.code)
+        assert arguments == [(0, 8), (8, 8), (16, 8), (24, 4), (32, 8), (40, 8)]
+        assert len(pack_values(launch)) == 48
+        standin.know(entry.code, entry.symbol, len(arguments))
+        launcher.prepare([launch]).run()
+        assert standin.seen[-1].values[3:] == (struct.unpack("<I", struct.pack("<f", 0.5))[0], 0, 0)
+        assert standin.seen[-1].threads == 128
+
+
+def amd_arguments(code: bytes) -> list[tuple[int, int]]:
+    """Offset and size of each argument by the notes of an AMD code object (msgpack; all below 128 here)."""
+    return [(m[1][0], m[2][0]) for m in re.finditer(rb"\xa7\.offset(.)\xa5\.size(.)", code, re.S)]
+
+
+def cuda_arguments(code: bytes) -> list[tuple[int, int]]:
+    """The same of a cubin: records of attribute 0x17, 12 bytes: index, number, offset, size in the upper bits."""
+    found = [struct.unpack("<IHHI", m[1]) for m in re.finditer(rb"\x04\x17\x0c\x00(.{12})", code, re.S)]
+    return sorted((offset, size >> 18) for _, _, offset, size in found)

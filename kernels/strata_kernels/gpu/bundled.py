@@ -10,7 +10,7 @@ from typing import Protocol
 
 from strata_kernels.gpu.arrays import DeviceArray
 from strata_kernels.gpu.driver import Driver
-from strata_kernels.gpu.driver_errors import MissingVariant, WrongBundle
+from strata_kernels.gpu.driver_errors import DriverError, MissingVariant, WrongBundle
 from strata_kernels.gpu.driver_launch import Function, PackedLaunch
 from strata_kernels.gpu.driver_session import Session
 from strata_kernels.gpu.launch import Launch, Value, Variant
@@ -58,13 +58,14 @@ class Counts:
 class BundleLauncher:
     """Launches on `driver` what `store` holds. Raises WrongBundle when that is for another device."""
 
-    def __init__(self, driver: Driver, store: Store) -> None:
+    def __init__(self, driver: Driver, store: Store, checked: bool = False) -> None:
+        """`checked`: wait after every launch and make no graphs: slow, but what fails on the device is named."""
         if store.arch != driver.arch:
             raise WrongBundle(
                 f"the compiled kernels are for {store.arch}, {driver.name} is {driver.arch}: "
                 f"build them by `llmrun kernels build --arch {driver.arch} --model REF`"
             )
-        self.driver, self.store = driver, store
+        self.driver, self.store, self.checked = driver, store, checked
         self.counts = Counts()
         self._functions: dict[Variant, Function] = {}
 
@@ -104,8 +105,9 @@ class DriverStep:
             value.block for launch in launches for value in launch.values if isinstance(value, DeviceArray)
         )
         self._packed = [launcher.pack(launch) for launch in launches]
-        self._launch_all = partial(_run_all, self._session, self._packed)
-        self._graph = launcher.driver.capture(self._launch_all) if len(launches) >= FEW_LAUNCHES else None
+        self._launch_all = partial(_run_checked if launcher.checked else _run_all, self._session, self._packed)
+        worth = len(launches) >= FEW_LAUNCHES and not launcher.checked
+        self._graph = launcher.driver.capture(self._launch_all) if worth else None
         self._counts.graphs += self._graph is not None
 
     def run(self) -> None:
@@ -133,3 +135,12 @@ def _run_all(session: Session, packed: Sequence[PackedLaunch]) -> None:
     session.enter()
     for one in packed:
         one.run_entered()
+
+
+def _run_checked(session: Session, packed: Sequence[PackedLaunch]) -> None:
+    for one in packed:
+        one.run()
+        try:
+            session.call("stream_wait", session.stream)
+        except DriverError as error:
+            raise DriverError(f"{one.function.symbol} with {one.grid} blocks", error.number, error.words) from error

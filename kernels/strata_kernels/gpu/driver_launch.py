@@ -29,7 +29,7 @@ class PackedLaunch:
         """Raises ValueError for arguments that are no whole number of slots."""
         if len(arguments) % SLOT:
             raise ValueError(f"{function.symbol}: {len(arguments)} bytes of arguments are not {SLOT} each")
-        self.function = function
+        self.function, self.grid = function, grid
         self._session = session
         self._values = ctypes.create_string_buffer(arguments, len(arguments))
         start = ctypes.addressof(self._values)

@@ -24,7 +24,7 @@ class Session:
         self.device = self._device(index)
         self._context = ctypes.c_void_p()
         self._thread = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collection inside it may end objects of this thread: `_give_back` comes back
         self._owned: dict[int, tuple[int, Callable[[], None]]] = {}
         self._later: list[Callable[[], None]] | None = None
         self._next = 0
@@ -98,8 +98,8 @@ class Session:
         if self.closed:
             return
         with self._lock:
-            owned, self._owned = list(self._owned.items()), {}
-        for _, (_, release) in sorted(owned, key=lambda item: (item[1][0], -item[0])):
+            owned, self._owned = self._owned, {}  # at once: what dies from here on finds nothing to give back
+        for _, (_, release) in sorted(owned.items(), key=lambda item: (item[1][0], -item[0])):
             release()
         self._release("stream_destroy", self.stream)
         if self.library.table.contexts:
