@@ -37,6 +37,22 @@ KERNELS: dict[str, str] = {
     "gemm_cells": "gemm",
     "halve_rows": "halves",
     "take_columns": "halves",
+    "rope": "rope",
+    "kv_store": "kv",
+    "attention_split": "attention",
+    "attention_join": "attention",
+    "attention_prompt": "attention",
+    "index_raw": "sparse",
+    "index_blocks": "sparse",
+    "index_scores": "sparse",
+    "index_pick": "sparse",
+    "stream_norm": "streams",
+    "silu_scaled": "streams",
+    "stream_mix": "streams",
+    "stream_add": "streams",
+    "stream_gate": "streams",
+    "ngram_rows": "streams",
+    "ngram_keep": "streams",
 }
 
 
