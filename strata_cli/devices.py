@@ -23,7 +23,7 @@ def place_of(app: App) -> Place:
 
 def kernels_built(bundles: Path, arch: str) -> bool:
     """Is there a bundle for this architecture?"""
-    return any((bundles / arch).glob("*"))
+    return any((bundles / arch).glob("*.kernel"))
 
 
 def gpu_data(seen: GpuSeen) -> dict[str, Any]:

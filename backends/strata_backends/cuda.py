@@ -16,9 +16,11 @@ KIND = "cuda"
 _QUERY = ("index", "name", "compute_cap", "memory.total", "memory.used", "driver_version", "pci.bus_id")
 _COMMAND = ("nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits")
 # cuDriverGetVersion: major * 1000 + minor * 10. Machine code of CUDA 12.8's assembler runs on every driver of CUDA 12.
-_AMPERE = Architecture(("mma f16", "mma i8"), least_driver=12_000, least_text="a driver of CUDA 12 (525) or newer")
-_HOPPER = replace(_AMPERE, features=("mma f16", "mma i8", "mma fp8"))
-ARCHITECTURES = {"sm_80": _AMPERE, "sm_86": _AMPERE, "sm_89": _HOPPER, "sm_90": _HOPPER}
+ARCHITECTURES = {
+    "sm_90": Architecture(
+        ("mma f16", "mma i8", "mma fp8"), least_driver=12_000, least_text="a driver of CUDA 12 (525) or newer"
+    )
+}
 _MARKS = ("proc/driver/nvidia/version", "usr/lib/wsl/lib/libcuda.so.1")
 
 

@@ -91,7 +91,7 @@ class Place:
 
     `environment`: one variable's value, "" = unset. `may_open`: rights on a device node. `run`: a tool's output, "" if
     it fails. `driver`: what the driver's library of a kind says. `built`: are there kernels for an architecture?
-    `compiler`: why kernels of a kind cannot be compiled here, "" = they can. `make_ops`: None = this version has no
+    `compiler`: why kernels for one cannot be compiled here, "" = they can. `make_ops`: None = this version has no
     operations for GPUs.
     """
 
@@ -205,10 +205,10 @@ _INSTALL = {
 def _kernel_faults(seen: GpuSeen, place: Place) -> list[Fault]:
     if place.built(seen.arch):
         return []
-    reason = place.compiler(seen.kind)
+    reason = place.compiler(seen.arch)
     if not reason:
         return [Fault(f"kernels for {seen.arch} are not built yet", "llmrun kernels build", blocks=False)]
-    return [Fault(f"kernels for {seen.arch} are not built, and cannot be here: {reason}", _COMPILER[seen.kind])]
+    return [Fault(f"not built, and cannot be here: {reason}", _COMPILER[seen.kind])]
 
 
 _COMPILER = {

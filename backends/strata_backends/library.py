@@ -7,7 +7,6 @@ Function names: CUDA Driver API, HIP runtime API, MUSA driver API (the last by i
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,16 +84,13 @@ def run_tool(command: Sequence[str]) -> str:
     return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else ""
 
 
-# Parts of Triton that bring each kind's code generator; the vendor's own names for the last.
-_GENERATORS = {"cuda": ("nvidia",), "hip": ("amd",), "musa": ("mtgpu", "mthreads", "musa")}
+def compiler_fault(arch: str) -> str:
+    """Why kernels for an architecture cannot be compiled here, "" = they can. Does not import the compiler."""
+    from strata_kernels.gpu.compile import CompilerMissing, require_compiler
+    from strata_kernels.gpu.targets import TARGETS
 
-
-def compiler_fault(kind: str) -> str:
-    """Why kernels cannot be compiled here, "" = they can. Looks for Triton's folders and imports nothing."""
-    spec = importlib.util.find_spec("triton")
-    if spec is None or not spec.origin:
-        return "the compiler (triton) is not installed"
-    folder = Path(spec.origin).parent / "backends"
-    if not any((folder / name).is_dir() for name in _GENERATORS[kind]):
-        return "the installed triton cannot compile for it"
+    try:
+        require_compiler(TARGETS[arch])
+    except CompilerMissing as error:
+        return str(error)
     return ""

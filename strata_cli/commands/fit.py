@@ -5,7 +5,7 @@ Downloaded models are priced from their file headers, others from the catalog's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +14,12 @@ from strata_backends.machine import memory_bytes
 from strata_cli.app import App
 from strata_cli.keys import KEYS
 from strata_engine.errors import NotFound, OutOfMemory, UsageError
+from strata_engine.registry.resolve import Missing
 from strata_engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from strata_engine.config import EngineConfig
+    from strata_engine.placement.traffic import Traffic
     from strata_engine.registry.entries import Entry, Variant
     from strata_engine.registry.files import ModelFiles
 
@@ -51,15 +53,23 @@ def fit(
     ] = None,
     draft: Annotated[str | None, typer.Option("--draft", metavar="MODEL", help=KEYS["draft"].meaning)] = None,
     margin: Annotated[str, typer.Option("--margin", metavar="SIZE", help="Memory to leave free (1GiB)")] = "0",
+    card: Annotated[
+        str, typer.Option("--card", metavar="NAME", help="Place it on this card of the table (rx-7900-xtx, h200, all)")
+    ] = "",
+    roofline: Annotated[
+        bool, typer.Option("--roofline", help="Table of cards and models: bytes, floor and expected speed of a token")
+    ] = False,
 ) -> int:
-    """Say whether and how a model fits into this machine's memory.
+    """Say whether and how a model fits into this machine's memory, and where it would live with a GPU.
 
     Ends with 7 when it does not fit.
     """
     app = App.of(context)
     given = {"ctx": ctx, "parallel": parallel, "kv_type": kv_type, "spec": spec, "draft": draft}
     config = app.settings.override({k: v for k, v in given.items() if v is not None}).engine_config()
-    report = _report(app, model, config, Room(memory_bytes()[1], _margin(margin)))
+    if roofline:
+        return _roofline(app, model, config, card)
+    report = _report(app, model, config, Room(memory_bytes()[1], _margin(margin)), card)
     if app.output.json_mode:
         app.output.data("llmrun.fit.v1", report)
         failed = OutOfMemory.exit_code if report["supported"] else UsageError.exit_code
@@ -82,33 +92,100 @@ def _margin(text: str) -> int:
         raise UsageError(f"--margin: {error}") from error
 
 
-def _report(app: App, model: str, config: EngineConfig, room: Room) -> dict[str, Any]:
-    from strata_engine.registry.drafters import with_drafter
+def _found(app: App, model: str) -> ModelFiles | Missing:
+    """The files of a model, or what the catalog knows of one that is not downloaded."""
     from strata_engine.registry.local import config_only
     from strata_engine.registry.reference import parse
-    from strata_engine.registry.resolve import Missing, resolve
+    from strata_engine.registry.resolve import resolve
 
     default = app.catalog.default
     text = model or (default.name if default else "")
     if not text:
         raise UsageError("no model named, and the catalog has no default", "llmrun ls --all")
     described = None if app.catalog.find(text) else config_only(text)
-    found = described or resolve(parse(text), app.catalog, app.store)
+    return described or resolve(parse(text), app.catalog, app.store)
+
+
+def _roofline(app: App, model: str, config: EngineConfig, card: str) -> int:
+    """The table of one model, or of all that the catalog has, on the cards named, else on all."""
+    from strata_cli.roofline import DEFAULT_CONTEXT, assumptions, cards_named, print_roofline, roofline
+
+    cards = cards_named(card)
+    rows = roofline(_traffic_of(app, model, config), cards, config.context_tokens or DEFAULT_CONTEXT)
+    if app.output.json_mode:
+        about = {"cards": {one.key: asdict(one) for one in cards}, "assumptions": assumptions(cards)}
+        app.output.data("llmrun.roofline.v1", {**about, "rows": rows})
+    else:
+        print_roofline(app.output, rows, cards)
+    return 0
+
+
+def _traffic_of(app: App, model: str, config: EngineConfig) -> dict[str, Traffic]:
+    """Name -> bytes of a token. Files are read where there are some; without a model all of the catalog."""
+    from strata_engine.placement.catalog_traffic import catalog_traffic
+
+    known = catalog_traffic()
+    if not model:
+        return known
+    found = _found(app, model)
+    if not isinstance(found, Missing):
+        return {found.reference: _traffic(found, config)}
+    name = f"{found.entry.name}:{found.variant.name}" if found.entry and found.variant else model
+    if name not in known:
+        raise NotFound(f"{name} is not downloaded, and the table has no figures for it", f"llmrun pull {model}")
+    return {name: known[name]}
+
+
+def _traffic(files: ModelFiles, config: EngineConfig) -> Traffic:
+    from strata_engine.models.planned import open_or_plan
+    from strata_engine.placement.traffic import traffic
+
+    source = open_or_plan(files)
+    try:
+        return traffic(source, config)
+    finally:
+        source.close()
+
+
+def _placements(app: App, report: dict[str, Any], model: Traffic | None, card: str) -> list[dict[str, Any]]:
+    """Where the parts would live on each card that is there, or that was named."""
+    from strata_backends.probe import gpus
+    from strata_cli.devices import place_of
+    from strata_cli.roofline import DEFAULT_CONTEXT, place, spots
+
+    found = spots(() if card else gpus(place_of(app)), card)
+    if model is None:
+        return []
+    context = report.get("context_tokens", DEFAULT_CONTEXT)
+    more = report.get("kv_bytes", 0) - model.kv_token_bytes * context
+    return [place(model, context, max(0, more), spot) for spot in found]
+
+
+def _report(app: App, model: str, config: EngineConfig, room: Room, card: str) -> dict[str, Any]:
+    from strata_engine.placement.catalog_traffic import catalog_traffic
+    from strata_engine.registry.drafters import with_drafter
+
+    found = _found(app, model)
     entry = found.entry if isinstance(found, Missing) else app.catalog.find(found.name)
     if not isinstance(found, Missing):
         found, config = with_drafter(found, config, app.catalog, app.store)
         for note in found.notes:
             app.output.warn(note)
         report = _from_files(found, config, room)
+        moved = _traffic(found, config)
     elif found.entry is not None and found.variant is not None:
         report = _from_catalog(found.entry, found.variant, room)
+        moved = catalog_traffic().get(report["model"])
     else:
+        text = model or "the default model"
         raise NotFound(f"{text} is not downloaded, and the catalog has no figures for it", f"llmrun pull {text}")
     variants = _variants(app, entry, room) if entry else []
     fitting = [v for v in variants if v["fits"]]
     best = max(fitting, key=lambda v: v["weights_bytes"])["name"] if fitting else None
     shared = {"free_bytes": room.free_bytes, "margin_bytes": room.margin_bytes, "usable_bytes": room.usable_bytes}
-    return {**report, **shared, "program_bytes": PROGRAM_BYTES, "best_variant": best, "variants": variants}
+    places = _placements(app, report, moved, card)
+    about = {"program_bytes": PROGRAM_BYTES, "best_variant": best, "variants": variants, "placements": places}
+    return {**report, **shared, **about}
 
 
 def _from_files(files: ModelFiles, config: EngineConfig, room: Room) -> dict[str, Any]:
@@ -218,6 +295,9 @@ def _print(app: App, report: dict[str, Any]) -> None:
         rows.append(["largest context", str(report["largest_context_tokens"]),
                      f"the model was made for {report['train_context_tokens']}"])  # fmt: skip
     out.table((), rows, right=(1,))
+    for where in report["placements"]:
+        free = format_bytes(where["free_bytes"])
+        out.line(f"on {where['device']} ({where['name']}, {free}): {where['says']} (estimate)")
     if len(report["variants"]) > 1:
         out.line()
         out.table(("VARIANT", "WEIGHTS", "MEMORY", "FITS", ""), [_variant_row(v, report) for v in report["variants"]],

@@ -37,6 +37,11 @@ def expert_use(source: WeightSource) -> ExpertUse | None:
     return ExpertUse(*numbers) if len(numbers) == 3 else None
 
 
+def is_expert(name: str) -> bool:
+    """Is it a tensor of routed experts?"""
+    return _EXPERT.fullmatch(name) is not None
+
+
 def expert_bytes(source: WeightSource) -> int:
     """Stored bytes of all experts of all layers."""
     return sum(meta.nbytes for name, meta in source.tensors().items() if _EXPERT.fullmatch(name))

@@ -54,6 +54,23 @@ def stream_use(source: WeightSource, width: int) -> StreamUse:
     return StreamUse(token, slot, row, bool(keys), sum(4 * (meta.shape[0] + 1) for meta in convs))
 
 
+@dataclass(frozen=True)
+class IndexReading:
+    """What a token reads where an index chooses blocks: bytes for each token before it, and most tokens attended to."""
+
+    token_bytes: int = 0
+    attended: int = 0
+
+
+def index_reading(source: WeightSource) -> IndexReading:
+    """Keys of whole blocks only; raw index keys are read by the block that they complete. Nothing without an index."""
+    keys = _matching(source.tensors().items(), _INDEX_KEY)
+    if not keys:
+        return IndexReading()
+    block, budget, _ = _numbers(source)
+    return IndexReading(len(keys) * -(-4 * keys[0].shape[0] // block), budget + block - 1)
+
+
 def is_table(name: str) -> bool:
     """Does a tensor stay in its file, whatever else is loaded?"""
     return _TABLE.fullmatch(name) is not None

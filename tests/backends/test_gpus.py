@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from strata_backends import hip
+from strata_backends import cuda, hip, musa
 from strata_backends.gpu import GpuSeen
 from strata_backends.library import Answer, ask_driver, compiler_fault, run_tool
 from strata_backends.probe import gpus, overrides
+from strata_kernels.gpu.targets import TARGETS
 from tests.support import machine_trees as trees
 from tests.support.machine_trees import Machine, amd, m1000, nvidia, on_the_bus
 
@@ -166,11 +167,11 @@ def test_the_tool_is_not_run_where_no_driver_is_loaded(tmp_path):
 
 
 def test_cards_of_different_models_are_a_note_until_their_order_is_set(tmp_path):
-    machine = nvidia(H200, ("NVIDIA A100", "8.0", 81920))
-    first, second = seen(replace(machine, built=(*BUILT, "sm_80")), tmp_path / "a")
+    machine = nvidia(H200, ("NVIDIA H100 PCIe", "9.0", 81559))
+    first, second = seen(machine, tmp_path / "a")
     assert first.blocking is None and "CUDA_DEVICE_ORDER" in first.faults[0].remedy
-    assert second.arch == "sm_80"
-    ordered = replace(machine, built=(*BUILT, "sm_80"), variables={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert second.name == "H100 PCIe"
+    ordered = replace(machine, variables={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert [gpu.faults for gpu in seen(ordered, tmp_path / "b")] == [(), ()]
 
 
@@ -238,5 +239,9 @@ def test_a_tool_that_is_missing_or_fails_prints_nothing():
 
 
 def test_the_compiler_is_looked_for_without_importing_it():
-    assert compiler_fault("hip") == "" == compiler_fault("cuda")
-    assert "cannot compile for it" in compiler_fault("musa")
+    assert compiler_fault("gfx1100") == "" == compiler_fault("sm_90")
+    assert "on the device" in compiler_fault("mp_22")
+
+
+def test_every_architecture_has_kernels_that_can_be_built():
+    assert {*hip.ARCHITECTURES, *cuda.ARCHITECTURES, *musa.ARCHITECTURES} == set(TARGETS)

@@ -45,7 +45,7 @@ MACHINES: dict[str, Machine] = {
     "old-rocm": amd(trees.RX_9070_XT, driver=trees.ROCM_5_7),
     "no-runtime": replace(amd(trees.RX_7900_XTX), drivers={}),
     "kernels-not-built": replace(amd(trees.RX_7900_XTX), built=("none",)),
-    "no-compiler": replace(amd(trees.RX_7900_XTX), built=("none",), compiler="the compiler (triton) is not installed"),
+    "no-compiler": replace(amd(trees.RX_7900_XTX), built=("none",), compiler="kernels for gfx1100 are compiled by triton, which is not installed"),
     "no-driver": on_the_bus("0x1002\n", "0x744c\n"),
 }  # fmt: skip
 

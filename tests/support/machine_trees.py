@@ -45,7 +45,7 @@ class Machine:
             run=self._run,
             driver=lambda kind: self.drivers.get(kind, _MISSING[kind]),
             built=lambda arch: arch in self.built,
-            compiler=lambda kind: self.compiler,
+            compiler=lambda arch: self.compiler,
         )
 
     def _run(self, command: Sequence[str]) -> str:
