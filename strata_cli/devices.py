@@ -18,7 +18,7 @@ def place_of(app: App) -> Place:
     """This machine, by this run's environment and cache."""
     from strata_backends.gpu import Place
 
-    return Place(environment=app.env.get, built=lambda arch: kernels_built(app.paths.cache / "kernels", arch))
+    return Place(environment=app.env.get, built=lambda arch: kernels_built(app.paths.kernels, arch))
 
 
 def kernels_built(bundles: Path, arch: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata_backends.cards import CARDS, Card, card_named, measured
+from strata_backends.gpu import info_of
 from strata_engine.errors import UsageError
 from strata_engine.placement.across import CARD_RESERVE_BYTES, RAM_BYTES_S, Split, split, step_floor
 from strata_engine.units import format_bytes
@@ -48,15 +49,7 @@ def spots(seen: Sequence[GpuSeen], card: str) -> list[Spot]:
     if card:
         return [Spot(c.key, c.name, c.memory_bytes, c.link is None) for c in cards_named(card)]
     found = [gpu for gpu in seen if gpu.kind and gpu.total_bytes]
-    return [
-        Spot(
-            gpu.label,
-            gpu.name,
-            max(0, (gpu.total_bytes or 0) - (gpu.used_bytes or 0)),
-            "unified memory" in gpu.features,
-        )
-        for gpu in found
-    ]
+    return [Spot(gpu.label, gpu.name, info_of(gpu).free_bytes, "unified memory" in gpu.features) for gpu in found]
 
 
 def roofline(models: Mapping[str, Traffic], cards: Sequence[Card], context: int) -> list[dict[str, Any]]:
@@ -108,8 +101,8 @@ def assumptions(cards: Sequence[Card]) -> list[str]:
         "floor: bytes of one token by the memory's peak rate; one sequence; nothing of it was run by this program",
         f"expected: {cards[0].streams:.0%} of the peak rate and {' or '.join(overheads)} a step for all else; assumed",
         f"what does not fit (all but {format_bytes(CARD_RESERVE_BYTES)} of a card is used) is read from the machine's "
-        f"memory at {RAM_BYTES_S / 1e9:.0f} GB/s, assumed; experts are taken to be used evenly, so an engine that keeps "
-        "the most used ones on the card, or drafts, can be faster than this floor",
+        f"memory at {RAM_BYTES_S / 1e9:.0f} GB/s, assumed",
+        "experts are taken to be used evenly: an engine that keeps the most used on the card, or drafts, can be faster",
     ]
 
 
@@ -131,8 +124,9 @@ _STEP = (("floor_ms", 2), ("expected_ms", 2), ("expected_tps", 0))
 def place(model: Traffic, context: int, kept_bytes: int, spot: Spot) -> dict[str, Any]:
     """Where the parts of a model would live with this card, as data. `kept_bytes`: caches of further sequences."""
     parts = split(model, context, spot.free_bytes, kept_bytes)
-    return {"device": spot.label, "name": spot.name, "free_bytes": spot.free_bytes, "unified": spot.unified,
-            "fits": parts.whole, "says": placement_text(parts, model.expert_bytes > 0, spot), **asdict(parts)}  # fmt: skip
+    says = placement_text(parts, model.expert_bytes > 0, spot)
+    about = {"device": spot.label, "name": spot.name, "free_bytes": spot.free_bytes, "unified": spot.unified}
+    return {**about, "fits": parts.whole, "says": says, **asdict(parts)}
 
 
 def placement_text(parts: Split, mixture: bool, spot: Spot) -> str:
@@ -143,12 +137,10 @@ def placement_text(parts: Split, mixture: bool, spot: Spot) -> str:
         return f"does not fit: {format_bytes(parts.host_bytes)} too much for the one memory"
     left = f"{format_bytes(parts.host_bytes)} in the machine's memory"
     if parts.dense_layers < parts.layers:
+        if not parts.dense_layers:
+            return f"no layer on it, {left}"
         what = "attention of layers" if mixture else "layers"
-        return (
-            f"{what} 1-{parts.dense_layers} of {parts.layers} on it, {left}"
-            if parts.dense_layers
-            else f"nothing, {left}"
-        )
+        return f"{what} 1-{parts.dense_layers} of {parts.layers} on it, {left}"
     if not parts.expert_layers:
         return f"all but the experts on it, {left}"
     return f"all but the experts of layers {parts.expert_layers + 1}-{parts.layers} on it, {left}"

@@ -23,6 +23,7 @@ from tests.support import machine_trees as trees
 from tests.support.machine_trees import Machine, amd, m1000, nvidia, on_the_bus
 
 GOLDEN = Path(__file__).resolve().parents[1] / "cli/golden/gpus"
+_NO_COMPILER = "kernels for gfx1100 are compiled by triton, which is not installed"
 _READY = ("gfx1100", "gfx1201", "sm_90", "mp_22")
 H200 = nvidia(("NVIDIA H200", "9.0", 143771))
 MACHINES: dict[str, Machine] = {
@@ -45,7 +46,7 @@ MACHINES: dict[str, Machine] = {
     "old-rocm": amd(trees.RX_9070_XT, driver=trees.ROCM_5_7),
     "no-runtime": replace(amd(trees.RX_7900_XTX), drivers={}),
     "kernels-not-built": replace(amd(trees.RX_7900_XTX), built=("none",)),
-    "no-compiler": replace(amd(trees.RX_7900_XTX), built=("none",), compiler="kernels for gfx1100 are compiled by triton, which is not installed"),
+    "no-compiler": replace(amd(trees.RX_7900_XTX), built=("none",), compiler=_NO_COMPILER),
     "no-driver": on_the_bus("0x1002\n", "0x744c\n"),
 }  # fmt: skip
 
