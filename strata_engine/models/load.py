@@ -207,12 +207,13 @@ def _read(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, m
 def _read_table(source: WeightSource, want: Wanted, weight: LogicalWeight, ops: Ops, mmap: bool, store: Store) -> None:
     """A matrix whose rows are looked up: it stays in the mapped file, or is packed for a device."""
     rows, cols = want.shape
-    data = np.frombuffer(source.read(weight.name), np.uint8)
-    table = Weight(weight.type, rows, cols, (data if mmap else data.copy()).reshape(rows, -1))
+    mapped = np.frombuffer(source.read(weight.name), np.uint8)
+    data = (mapped if mmap else mapped.copy()).reshape(rows, -1)
+    table = Weight(weight.type, rows, cols, data)
     # to a device it must be copied anyway, and rows are taken from a packed matrix too
-    kept = ops.pack(table) if is_separate(ops) else replace(table, data=ops.constant(table.data))
+    kept = ops.pack(table) if is_separate(ops) else replace(table, data=ops.constant(data))
     store.weights[want.name + ".table"] = kept
-    _count(kept, mmap and kept.data is table.data, store)
+    _count(kept, mmap and kept.data is data, store)
 
 
 def _leave_blank(want: Wanted, weight: LogicalWeight, ops: Any, store: Store) -> None:

@@ -79,7 +79,7 @@ class Core:
         array.block.fill(0, nbytes, 0)
         return array
 
-    def host(self, array: DeviceArray, read: bool = False) -> NDArray[Any]:
+    def host(self, array: Any, read: bool = False) -> NDArray[Any]:
         """As Ops: in place where the device's memory is the host's, else a mirror that steps bring up to date."""
         return self._mirrors.of(array, read)
 
