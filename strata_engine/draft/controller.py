@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strata_engine.draft.estimates import ROW_PRIOR, Acceptance, Costs, Curve, expected
+from strata_engine.draft.estimates import Acceptance, Costs, Curve, expected
 from strata_engine.draft.plan import Load, Plan, Round
 from strata_engine.draft.widths import depths, is_width
 
@@ -112,7 +112,9 @@ class _Known:
         if not done.draft_timed:
             return True
         bucket = (done.load.batch - 1).bit_length()
-        self.times.setdefault(bucket, Curve()).add(done.plan.depth, done.draft_s)
+        if bucket not in self.times:
+            self.times[bucket] = Curve()
+        self.times[bucket].add(done.plan.depth, done.draft_s)
         return True
 
 
@@ -148,10 +150,14 @@ class Controller:
         for name, most in drafters.items():
             depth = min(most, n_max or most)
             self._known[name] = _Known(name, depth, Acceptance(_PRIOR.get(name, 0.7), depth))
-        self._others = list[_Known]()
-        costly = any(not known.lookup for known in self._known.values())
-        self._allowance = _ALLOWANCE if costly else _SMALL
-        self._savings = _SAVINGS if costly else 6.0 * _SMALL
+        self._sort()
+        self._allowance = _ALLOWANCE if self._others else _SMALL
+        self._savings = _SAVINGS if self._others else 6.0 * _SMALL
+
+    def _sort(self) -> None:
+        """Those that cost something, and the lookup that is asked before them."""
+        self._others = [known for known in self._known.values() if not known.lookup]
+        self._lookup = next((self._known[name] for name in LOOKUPS if name in self._known), None)
 
     def likely(self) -> list[tuple[str, int]]:
         """Drafters and depths whose steps are worth recording beforehand, the surest first."""
@@ -175,9 +181,10 @@ class Controller:
         """The plan of the coming step. Where it comes to no drafts, `otherwise` has another."""
         self._now += 1
         self._trial, self._load, self._second = False, load, Plan()
-        working = [known for known in self._known.values() if names is None or known.name in names]
-        self._others = [known for known in working if not known.lookup]
-        lookup = next((known for name in LOOKUPS for known in working if known.name == name), None)
+        if names is not None and len(names) < len(self._known):
+            self._known = {name: known for name, known in self._known.items() if name in names}
+            self._sort()
+        lookup = self._lookup
         plain_s = self._step_s(load.batch)
         if plain_s is None or self.costs.plain_count(load.batch, load.context) < _PLAIN_FIRST:
             return Plan()
@@ -272,10 +279,10 @@ class Controller:
         batch = self._load.batch
         tokens = expected([max(rate, hope) for rate in known.acceptance.places(known.most, self._now)])
         scarce = known.rounds < _SCARCE and not hope
+        step_s = self.costs.table(batch, self._load.context, batch * (1 + known.most))
         best, best_rate = 0, 0.0
         for depth in (known.first_depth,) if scarce else known.depths:
-            step_s = self._step_s(batch * (1 + depth)) or 1.0
-            rate = batch * tokens[depth] / (step_s + known.draft_s(batch, depth))
+            rate = batch * tokens[depth] / (step_s[batch * (1 + depth)] + known.draft_s(batch, depth))
             if rate > best_rate:
                 best, best_rate = depth, rate
         return Plan(known.name, best), best_rate
@@ -339,7 +346,9 @@ class Controller:
         would in its time. `all_rows`: of all drafts.
         """
         load, order = self._load, list[tuple[float, int]]()
-        batch, at = load.batch, self.costs.curve(load.batch, load.context).at
+        batch, step_s = load.batch, self.costs.table(load.batch, load.context, load.batch + sum(counts))
+        if not step_s:
+            return [0] * len(counts), 0.0
         for i, (sure, count) in enumerate(zip(confidence, counts, strict=True)):
             product = 1.0
             for rate in known.acceptance.chain(sure, count, self._now):
@@ -347,17 +356,16 @@ class Controller:
                 order.append((-product, i))
         order.sort(key=lambda entry: entry[0])  # the products of a chain fall, so each chain keeps its order
         worth, tokens, kept = _MARGIN * self._worth, float(batch), 0
-        plain_s = at(batch, ROW_PRIOR) or 0.0
+        plain_s = step_s[batch]
         best, stake = batch - worth * plain_s, self.balance if known.lookup else math.inf
         for rows, (product, _) in enumerate(order, 1):
             tokens -= product
             if not is_width(batch, batch + rows):
                 continue
-            step_s = at(batch + rows, ROW_PRIOR) or 0.0
-            if step_s - plain_s > stake:
+            if step_s[batch + rows] - plain_s > stake:
                 break
             new_s = 0.0 if batch + rows in self._recorded else self._recording_s / _USES
-            net = tokens - worth * (step_s + new_s)
+            net = tokens - worth * (step_s[batch + rows] + new_s)
             if net > best or all_rows:
                 kept, best = rows, net
         found = [0] * len(counts)

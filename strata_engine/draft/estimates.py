@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _TIME_WEIGHT = 0.25  # of a new time in the running one
-ROW_PRIOR = 0.25  # a further row of a step, in parts of a plain row's share, before any is measured
+_ROW_PRIOR = 0.25  # a further row of a step, in parts of a plain row's share, before any is measured
 _FADE = 0.98  # of old evidence with each round that has new
 _IDLE_FADE = 0.997  # of old evidence with each round of the engine
 _IDLE_FADES = tuple(_IDLE_FADE**rounds for rounds in range(64))
+_SAME = 0.005  # a time that moved by less is not worth to look at again
 _QUICK_FADE = 0.85  # of the few latest observations, which tell when old evidence is void
 _SURPRISE = 3.0  # standard deviations that these may be off
 _PRIOR_WEIGHT = 2.0
@@ -45,7 +46,8 @@ class Curve:
         self._times = times or {}
         self._firsts = dict[int, float]()
         self._xs, self._ys = list[int](), list[float]()
-        self._drawn, self._found = False, dict[int, float]()
+        self._drawn, self._found = False, list[float]()
+        self._shown = dict[int, float]()  # what was drawn
 
     def add(self, x: int, seconds: float) -> None:
         """Take a measured time in."""
@@ -53,7 +55,8 @@ class Curve:
         if time is None:
             time = self._times[x] = Time()
         time.add(seconds)
-        self._drawn = False
+        if abs(time.value - self._shown.get(x, 0.0)) > _SAME * time.value:
+            self._drawn = False
 
     def first(self, x: int, seconds: float) -> None:
         """A time with more in it than it should have; it counts as long as two others are not there."""
@@ -76,7 +79,16 @@ class Curve:
         for x in self._xs:  # a time never falls with x
             high = max(high, known[x])
             self._ys.append(high)
-        self._drawn, self._found = True, {}
+        self._drawn, self._found, self._shown = True, [], known
+
+    def table(self, count: int, prior: float = 0.0) -> list[float]:
+        """Seconds at 0, 1, .. and at least `count` - 1, as `at` has them; [] where nothing is known. Not to be changed."""
+        if not self._drawn:
+            self._draw()
+        found = self._found
+        if len(found) < count and self._xs:
+            found += [self._at(x, prior) for x in range(len(found), count)]
+        return found
 
     def at(self, x: int, prior: float = 0.0) -> float | None:
         """Seconds at x; None: nothing is known.
@@ -85,18 +97,15 @@ class Curve:
         """
         if not self._drawn:
             self._draw()
-        found = self._found.get(x)
-        if found is not None:
-            return found
+        return self._at(x, prior) if self._xs else None
+
+    def _at(self, x: int, prior: float) -> float:
         xs, ys = self._xs, self._ys
         if len(xs) < 2:
-            if not xs:
-                return None
             return max(ys[0] * (1.0 + prior * (x - xs[0]) / xs[0]), 0.1 * ys[0])
         after = min(max(bisect_left(xs, x), 1), len(xs) - 1)
         x0, x1, y0, y1 = xs[after - 1], xs[after], ys[after - 1], ys[after]
-        found = self._found[x] = max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), 0.1 * y0)
-        return found
+        return max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), 0.1 * y0)
 
 
 @dataclass
@@ -121,7 +130,12 @@ class Costs:
 
     def at(self, batch: int, context: int, rows: int) -> float | None:
         """Seconds of a step with so many rows. None before any was measured."""
-        return self.curve(batch, context).at(rows, ROW_PRIOR)
+        table = self.table(batch, context, rows)
+        return table[rows] if table else None
+
+    def table(self, batch: int, context: int, most: int) -> list[float]:
+        """Seconds of steps with 0, 1, .. `most` rows, or more; [] before any was measured."""
+        return self.curve(batch, context).table(most + 1, _ROW_PRIOR)
 
     def curve(self, batch: int, context: int) -> Curve:
         """Times of steps of so many sequences by rows."""
@@ -140,6 +154,8 @@ class Rate:
     Where the latest few observations are far off, most of the evidence is dropped: the text has changed.
     """
 
+    __slots__ = ("_added", "_count", "_quick_hits", "_quick_trials", "_round", "hits", "slow", "trials")
+
     def __init__(self, prior: float) -> None:
         self.slow = prior
         self.trials = self.hits = 0.0
@@ -147,35 +163,32 @@ class Rate:
         self._round = self._added = self._count = 0
 
     def add(self, hit: bool, round_number: int) -> None:
-        """Take one observation in."""
-        if self._round != round_number:
-            self._idle(round_number)
+        """Take one observation in. In one piece: a round has up to two for each draft."""
+        trials, hits, slow = self.trials, self.hits, self.slow
         if self._added != round_number:
-            self._added = round_number
-            self.trials, self.hits = self.trials * _FADE, self.hits * _FADE
-        self._surprised(hit, (self.hits + _PRIOR_WEIGHT * self.slow) / (self.trials + _PRIOR_WEIGHT))
-        self.trials += 1.0
-        self.hits += hit
+            fade = _FADE * _idle_fade(round_number - self._round)
+            trials, hits = trials * fade, hits * fade
+            self._round = self._added = round_number
+        rate = (hits + _PRIOR_WEIGHT * slow) / (trials + _PRIOR_WEIGHT)
+        quick = self._quick_trials = self._quick_trials * _QUICK_FADE + 1.0
+        self._quick_hits = self._quick_hits * _QUICK_FADE + hit
+        off = self._quick_hits - quick * rate
+        if off * off > _SURPRISE**2 * (quick * rate * (1.0 - rate) + 0.25):
+            trials, hits = 0.3 * trials, 0.3 * hits
+        self.trials, self.hits = trials + 1.0, hits + hit
         self._count += 1
-        self.slow += (hit - self.slow) / min(self._count + 3, _SLOW)
+        self.slow = slow + (hit - slow) / min(self._count + 3, _SLOW)
 
     def at(self, round_number: int) -> float:
         """The rate now."""
         if round_number > self._round:
-            self._idle(round_number)
+            fade = _idle_fade(round_number - self._round)
+            self.trials, self.hits, self._round = self.trials * fade, self.hits * fade, round_number
         return (self.hits + _PRIOR_WEIGHT * self.slow) / (self.trials + _PRIOR_WEIGHT)
 
-    def _surprised(self, hit: bool, rate: float) -> None:
-        self._quick_trials = self._quick_trials * _QUICK_FADE + 1.0
-        self._quick_hits = self._quick_hits * _QUICK_FADE + hit
-        off = self._quick_hits - self._quick_trials * rate
-        if off * off > _SURPRISE**2 * (self._quick_trials * rate * (1.0 - rate) + 0.25):
-            self.trials, self.hits = 0.3 * self.trials, 0.3 * self.hits
 
-    def _idle(self, round_number: int) -> None:
-        rounds = round_number - self._round
-        fade = _IDLE_FADES[rounds] if 0 <= rounds < len(_IDLE_FADES) else _IDLE_FADE**rounds
-        self.trials, self.hits, self._round = self.trials * fade, self.hits * fade, round_number
+def _idle_fade(rounds: int) -> float:
+    return _IDLE_FADES[rounds] if rounds < len(_IDLE_FADES) else _IDLE_FADE**rounds
 
 
 class Acceptance:
@@ -207,7 +220,13 @@ class Acceptance:
         """The rates of `count` drafts of one proposal; by confidence where it is known."""
         if not confidence:
             return self.places(count, round_number)
-        return [self._classes[bisect_left(_EDGES, sure)].at(round_number) for sure in confidence[:count]]
+        known, found = dict[int, float](), list[float]()
+        for sure in confidence[:count]:
+            at = bisect_left(_EDGES, sure)
+            if at not in known:
+                known[at] = self._classes[at].at(round_number)
+            found.append(known[at])
+        return found
 
 
 def expected(rates: Sequence[float]) -> list[float]:
