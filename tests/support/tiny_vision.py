@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,10 @@ def tiny_vl(deepstack: Sequence[int] = (0, 1), seed: int = 0, **text: Any) -> tr
     return draw(lambda: Qwen3VLForConditionalGeneration(config), seed)
 
 
-def tiny_vl_35(experts: bool = False, seed: int = 0) -> transformers.PreTrainedModel:
+def tiny_vl_35(experts: bool = False, seed: int = 0, **more: Any) -> transformers.PreTrainedModel:
     """A random f32 Qwen3.5 that sees, dense or with experts."""
     rope = {**ROPE, "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
-    text = {**TEXT, **LINEAR, "num_hidden_layers": 4, "rope_parameters": rope, **(EXPERTS if experts else {})}
+    text = {**TEXT, **LINEAR, "num_hidden_layers": 4, "rope_parameters": rope, **(EXPERTS if experts else {}), **more}
     config_class, model_class = (
         (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration)
         if experts
@@ -109,9 +109,16 @@ def oracle(
 
 
 def write_vl_gguf(
-    model: transformers.PreTrainedModel, directory: Path, tokenizer: bool | dict[str, Any] = False, out_width: int = 64
+    model: transformers.PreTrainedModel,
+    directory: Path,
+    tokenizer: bool | dict[str, Any] = False,
+    out_width: int = 64,
+    draft: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Path, Path]:
-    """A model that sees as the two files of llama.cpp: the decoder's and the projector's. `out_width` may be wrong."""
+    """A model that sees as the two files of llama.cpp: the decoder's and the projector's. `out_width` may be wrong.
+
+    `draft`: tensors of a draft head, of a hybrid.
+    """
     text, vision = model.config.text_config, model.config.vision_config
     decoder, projector = directory / "model.gguf", directory / "mmproj-model.gguf"
     state = {name: value.detach().float().numpy() for name, value in model.state_dict().items()}
@@ -120,7 +127,10 @@ def write_vl_gguf(
         own = _Part(
             {spelled(name): value for name, value in model.state_dict().items() if ".visual." not in name}, text
         )
-        keys, tensors = tiny_hybrid.gguf_metadata(text), tiny_hybrid.gguf_tensors(own, family)  # type: ignore[arg-type]
+        keys = tiny_hybrid.gguf_metadata(text)
+        if draft:
+            keys |= {"{a}.block_count": text.num_hidden_layers + 1, "{a}.nextn_predict_layers": 1}
+        tensors = tiny_hybrid.gguf_tensors(own, family, draft=draft)  # type: ignore[arg-type]
         write_gguf(decoder, tiny_hybrid.ARCHITECTURES[family], keys, tensors, tokenizer=tokenizer)
     else:
         write_gguf(decoder, "qwen3vl", _decoder_keys(text), _decoder_tensors(state, text), tokenizer=tokenizer)
