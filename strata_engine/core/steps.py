@@ -38,6 +38,10 @@ class Steps(Generic[Shape]):
             self._steps.move_to_end(shape)
         step.run()
 
+    def knows(self, shape: Shape) -> bool:
+        """Is the step of this shape recorded?"""
+        return shape in self._steps
+
     def prepare(self, shape: Shape) -> None:
         """Record the step of this shape, if it is not known, and do not run it. Raises what `record` raises."""
         if shape not in self._steps:

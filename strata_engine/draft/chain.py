@@ -23,6 +23,8 @@ from strata_kernels.ops import Array, KvLayer, Ops, Rows
 
 KEPT_CHAINS = 256  # rows between one and most + 1 of each sequence (widths.padded), times depths
 
+_ONCE = 3
+
 
 @dataclass(frozen=True)
 class Room:
@@ -86,6 +88,7 @@ class Chain:
         self._logits = ops.zeros(limits.sequences, link.vocab_size)
         self._later = _Later(room, ops)
         self._steps = Steps(ops, self._record, KEPT_CHAINS)
+        self._asked = dict[tuple[int, int, int], int]()  # how often, of chains that are not recorded
 
     @property
     def recorded(self) -> int:
@@ -115,10 +118,26 @@ class Chain:
         if not 1 <= depth <= self._room.most:
             raise ValueError(f"{depth} guesses, the chain has room for {self._room.most}")
         rows, count = self._fill(known, 1), len(known)
-        if depth > 1:
-            self._later.fill(known, depth - 1)
-        self._steps.run((rows, count, depth))
+        ran = self._depth_to_run(rows, count, depth)
+        if ran > 1:
+            self._later.fill(known, ran - 1)
+        self._steps.run((rows, count, ran))
         return self._later.host_chosen[:depth, :count], self._later.host_shares[:depth, :count]
+
+    def _depth_to_run(self, rows: int, count: int, depth: int) -> int:
+        """A deeper chain that is recorded costs less than recording another one, unless this one comes again and again.
+
+        It is the end of an answer that asks for what is asked once.
+        """
+        shape = (rows, count, depth)
+        if self._steps.knows(shape):
+            return depth
+        asked = self._asked[shape] = self._asked.get(shape, 0) + 1
+        if asked > _ONCE:
+            del self._asked[shape]
+            return depth
+        deeper = range(depth + 1, self._room.most + 1)
+        return next((more for more in deeper if self._steps.knows((rows, count, more))), depth)
 
     def _fill(self, known: Sequence[Known], logits: int) -> int:
         rows, _ = self._buffers.fill([Span(one.ids, one.start, one.pages, logits) for one in known])

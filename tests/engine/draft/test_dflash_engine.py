@@ -67,6 +67,13 @@ def test_a_drafter_of_another_model_is_refused(checkpoints, tmp_path):
         assert "hidden_size is 32" in notice.message
 
 
+def test_auto_does_not_speak_of_kinds_that_the_directory_is_not(checkpoints, tmp_path):
+    draft = save_drafter(tmp_path / "draft")
+    with tiny_engine(checkpoints["qwen3"], CpuBackend(), spec=SpecConfig("auto", str(draft))) as engine:
+        assert "dflash" in engine.report().speculation["drafters"]
+        assert [n.message for n in engine.parts.notices if n.code == "spec_unavailable"] == []
+
+
 def test_more_guesses_than_the_block_has_are_refused(checkpoints, tmp_path):
     draft = save_drafter(tmp_path / "draft")
     with pytest.raises(UsageError, match=r"--spec-n-max 6.*guesses 5 tokens"):

@@ -105,6 +105,21 @@ def test_a_cancelled_sequence_leaves_nothing_to_the_next(one):
         engine.check()
 
 
+def test_what_drafts_need_is_recorded_before_an_answer_and_not_in_it(one):
+    asked = [random.Random(n).choices(range(3, 128), k=12) for n in range(3)]
+    with opened(one, SpecConfig(), max_sequences=1) as plain:
+        wanted = told(plain, asked)
+    with opened(one, max_sequences=1) as engine:
+        found, recorded = [], []
+        for prompt in asked:
+            found += told(engine, [prompt])
+            drafters = engine.parts.speculation._drafters
+            recorded.append(drafters["mtp"].recorded)
+        assert found == wanted and drafted(engine) > 0
+        # chains of 3 behind 1, 2 and 4 rows, and behind the prompt; ends of answers take these, too
+        assert recorded == [4, 4, 4]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
 def test_no_token_comes_after_the_last(one, limit):
     with opened(one, SpecConfig()) as plain, opened(one) as engine:
