@@ -82,7 +82,7 @@ class Curve:
         self._drawn, self._found, self._shown = True, [], known
 
     def table(self, count: int, prior: float = 0.0) -> list[float]:
-        """Seconds at 0, 1, .. and at least `count` - 1, as `at` has them; [] where nothing is known. Not to be changed."""
+        """Seconds at 0, 1, .., at least `count` of them, as `at` says; [] where nothing is known. Only to be read."""
         if not self._drawn:
             self._draw()
         found = self._found
