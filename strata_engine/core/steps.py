@@ -17,6 +17,16 @@ KEPT_STEPS = 64  # all decode widths of a usual server and the chunk sizes in us
 Shape = TypeVar("Shape", bound=Hashable)
 
 
+def edges(most: int) -> list[int]:
+    """Numbers up to `most` around each power of two: what may choose another kernel does so there."""
+    found = {1, most}
+    power = 1
+    while power <= most:
+        found |= {power, power + 1}
+        power *= 2
+    return sorted(number for number in found if number <= most)
+
+
 class Steps(Generic[Shape]):
     """Steps of one Ops. Not thread-safe: the ops have one workspace."""
 
@@ -46,6 +56,11 @@ class Steps(Generic[Shape]):
         """Record the step of this shape, if it is not known, and do not run it. Raises what `record` raises."""
         if shape not in self._steps:
             self._make(shape)
+
+    def plan(self, shape: Shape) -> None:
+        """Record a step of this shape into ops that only plan (gpu/core.py), and forget it."""
+        with self._ops.scope():
+            self._record(shape)
 
     def _make(self, shape: Shape) -> Step:
         begun = time.perf_counter()

@@ -132,6 +132,10 @@ class Drafter(Protocol):
         """Called once, after the memory is made."""
         ...
 
+    def plan(self) -> None:
+        """Record a step of each kind that can come into ops that only plan; nothing where it runs none."""
+        ...
+
     def prepare(self, depth: int) -> None:
         """Record what proposing so many drafts for one sequence will need, before it is asked to."""
         ...

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from strata_engine.core.batch import BatchBuffers, BatchLimits, Span
 from strata_engine.core.sequence import Sequence as TokenSequence
-from strata_engine.core.steps import Steps
+from strata_engine.core.steps import Steps, edges
 from strata_engine.draft.backlog import Feed
 from strata_engine.draft.base import DraftRoom
 from strata_engine.draft.widths import padded
@@ -75,6 +75,11 @@ class ContextPass:
         for rows in sorted({min(padded(count), self.most_rows) for count in range(1, most + 1)}):
             self._steps.prepare(rows)
 
+    def plan(self) -> None:
+        """Record passes of all kinds into ops that only plan."""
+        for rows in edges(self.most_rows):
+            self._steps.plan(rows)
+
     def _record(self, rows: int) -> None:
         batch = self._buffers.view(rows, 0)
         self._net.context(self._taps[:rows], self._caches, batch.rows, self._ops)
@@ -109,6 +114,12 @@ class BlockPass:
     def prepare(self, most: int) -> None:
         """Record the block of `most` guesses of one sequence."""
         self._steps.prepare((most if self._net.config.from_anchor else 1 + most, most))
+
+    def plan(self) -> None:
+        """Record blocks of all kinds into ops that only plan."""
+        for rows in edges(self._buffers.limits.rows):
+            for wanted in edges(rows):
+                self._steps.plan((rows, wanted))
 
     def groups(self, blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
         """As many at once as a step takes."""

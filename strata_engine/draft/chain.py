@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
-from strata_engine.core.steps import Steps
+from strata_engine.core.steps import Steps, edges
 from strata_engine.draft.widths import padded
 from strata_kernels.ops import Array, KvLayer, Ops, Rows
 
@@ -105,6 +105,13 @@ class Chain:
         depth = min(depth, self._room.most)
         for rows in sorted({self._padded(count) for count in range(1, 2 + depth)}):
             self._steps.prepare((rows, 1, depth))
+
+    def plan(self) -> None:
+        """Record chains of all kinds into ops that only plan."""
+        for rows in edges(self.limits.rows):
+            self._steps.plan((rows, 0, 0))
+            for count in edges(min(rows, self.limits.sequences)):
+                self._steps.plan((rows, count, min(2, self._room.most)))
 
     def feed(self, known: Sequence[Known]) -> None:
         """Run known rows and guess nothing."""

@@ -54,6 +54,11 @@ class DFlashDrafter:
         self._context = ContextPass(self._net, room)
         self._blocks = BlockPass(self._net, room)
 
+    def plan(self) -> None:
+        """Record passes of all kinds into ops that only plan."""
+        self._blocks.plan()
+        self._context.plan()
+
     def prepare(self, depth: int) -> None:
         """Record a block of so many guesses, and passes of the rows that a step may keep."""
         depth = min(depth, self.most)

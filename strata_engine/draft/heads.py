@@ -54,6 +54,10 @@ class HeadDrafter:
         self._ops, self._page_tokens = room.ops, room.page_tokens
         self._backlog = Backlog(self._link.states_width, room.page_tokens, self.name)
 
+    def plan(self) -> None:
+        """Record chains of all kinds into ops that only plan."""
+        self._bound.plan()
+
     def prepare(self, depth: int) -> None:
         """Record chains of so many guesses."""
         self._bound.prepare(depth)

@@ -50,6 +50,9 @@ class LookupDrafter:
     def bind(self, room: DraftRoom) -> None:
         """It needs nothing of the engine."""
 
+    def plan(self) -> None:
+        """Nothing runs on a device."""
+
     def prepare(self, depth: int) -> None:
         """Nothing: it runs no steps."""
 

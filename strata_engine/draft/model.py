@@ -95,6 +95,10 @@ class ModelDrafter:
         own = Room(room.caches, room.page_tokens, room.limits, self.most)
         self._chain = Chain(ModelLink(self._loaded.model), room.ops, own)
 
+    def plan(self) -> None:
+        """Record chains of all kinds into ops that only plan."""
+        self._bound.plan()
+
     def prepare(self, depth: int) -> None:
         """Record chains of so many guesses."""
         self._bound.prepare(depth)

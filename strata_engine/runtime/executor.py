@@ -13,22 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata_engine.core.batch import Batch, BatchBuffers, BatchLimits, Span
-from strata_engine.core.steps import KEPT_STEPS, Steps
+from strata_engine.core.steps import KEPT_STEPS, Steps, edges
 from strata_engine.draft.base import Features, Wants
 from strata_engine.memory.memory import Memory
 from strata_engine.models.base import Model
 from strata_engine.runtime.sampler import MOST_TOPS, Top
 from strata_kernels.ops import Ops
-
-
-def edges(most: int) -> list[int]:
-    """Numbers up to `most` around each power of two: what may choose another kernel does so there."""
-    found = {1, most}
-    power = 1
-    while power <= most:
-        found |= {power, power + 1}
-        power *= 2
-    return sorted(number for number in found if number <= most)
 
 
 class Executor:
@@ -100,8 +90,7 @@ class Executor:
         for rows in edges(limits.rows):
             for wanted in {0, *edges(min(rows, limits.logit_rows))}:
                 for tops in (False, True) if wanted and self.finds_tops else (False,):
-                    with self._ops.scope():
-                        self._record((rows, wanted, tops))
+                    self._steps.plan((rows, wanted, tops))
 
     @property
     def recorded_s(self) -> float:

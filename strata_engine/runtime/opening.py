@@ -149,7 +149,7 @@ def _open(
     wants, width = wants_of(drafting.drafters), eye.feature_width if eye else 0
     executor = Executor(loaded.model, ops, memory, limits, width, wants)
     _bind(drafting, memory, executor, len(layers[0]))
-    notes.extend(_build_kernels(ops, executor, backend.name))
+    notes.extend(_build_kernels(ops, executor, drafting, backend.name))
     notes_of_files = tuple(Notice("model", note) for note in files.notes)
     notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices, *drafting.notices)
     return Opened(
@@ -200,12 +200,14 @@ def _zeros(ops: Any) -> Zeros | PerLayer:
     return PerLayer(ops.zeros_of) if hasattr(ops, "zeros_of") else ops.zeros
 
 
-def _build_kernels(ops: Any, executor: Executor, device: str) -> list[Choice]:
+def _build_kernels(ops: Any, executor: Executor, drafting: Drafting, device: str) -> list[Choice]:
     """Where kernels are compiled for a device: those that steps of this model launch, before the first of them."""
     if not hasattr(ops, "planning"):
         return []
     with ops.planning() as variants:
         executor.plan()
+        for drafter in drafting.drafters:
+            drafter.plan()
     try:
         done = ops.build(variants)
     except RuntimeError as error:

@@ -41,6 +41,9 @@ class TestDrafter:
     def bind(self, room: DraftRoom) -> None:
         self.room = room
 
+    def plan(self) -> None:
+        pass
+
     def prepare(self, depth: int) -> None:
         assert depth >= 1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_engine.config import SamplingParams
+from strata_engine.config import SamplingParams, SpecConfig
 from strata_engine.errors import UsageError
 from strata_engine.placement.sides import Sides
 from strata_kernels.reference.ops import ReferenceOps
@@ -108,3 +108,18 @@ def test_the_placement_is_in_the_report(saved):
 def test_without_a_device_there_is_nothing_to_place_on(saved):
     with pytest.raises(UsageError, match="want a GPU"):
         tiny_engine(saved("llama"), None, gpu_layers=1)
+
+
+TOY = Path(__file__).parents[2] / "fixtures" / "toy"
+
+
+@pytest.mark.parametrize(("method", "draft"), [("mtp", None), ("dflash", f"{TOY}-dflash")])
+def test_drafts_on_a_device_change_no_answer(method, draft):
+    spec, found = SpecConfig(method, draft=draft, n_max=3, adaptive=False), []
+    for backend, chosen in ((DeviceBackend(ReferenceDevice()), spec), (None, SpecConfig())):
+        with tiny_engine(TOY, backend, page_tokens=16, spec=chosen) as engine:
+            events = list(engine.submit(ids_request(*range(20, 40), *range(20, 32)), GREEDY))
+            found.append(ids_of(events))
+            if chosen.method != "none":
+                assert events[-1].drafts is not None and events[-1].drafts.drafted
+    assert found[0] == found[1]
