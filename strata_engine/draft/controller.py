@@ -7,7 +7,7 @@ of match beats what the best other plan promises. Three things bound what may be
 
 - an account: seconds saved against plain decoding come in, seconds lost go out, and 1.5 % of all time comes in.
   Drafts need a balance, whatever the estimates say. So on any text at most that share is lost, and a first allowance.
-  Each sequence begins with little more than that, so that no answer pays for the gains of another.
+  Where lookup is all there is a sequence begins with that allowance, so that no answer pays for the gains of another.
 - recording a step of a new width is paid from the account, and a width that is known already is preferred.
 - trials of what does not seem to pay come at intervals that double to 128 steps, or sooner where little is at stake,
   and start anew with success or when a sequence is new.
@@ -32,7 +32,7 @@ _STAKE = 0.007  # share of time that trials may cost where little is at stake
 _ALLOWANCE, _SAVINGS = 6.0, 32.0  # plain steps: the first balance, the highest one
 _SMALL = 2.0  # plain steps: the first balance where nothing but lookup is there, whose trials are small
 _USES = 8  # steps of a new width that share the cost of recording it
-_MOST_RECORDING = 4.0  # plain steps that recording is charged with at most
+_MOST_RECORDING = 4.0  # plain steps that recording is charged with at most; 1 where drafters have steps of their own
 _MARGIN = 1.01  # drafts must promise this much more than plain decoding
 _PLAIN_EVERY = 64
 _PLAIN_FIRST = 2
@@ -153,6 +153,8 @@ class Controller:
         self._sort()
         self._allowance = _ALLOWANCE if self._others else _SMALL
         self._savings = _SAVINGS if self._others else 6.0 * _SMALL
+        self._carried = 0.5 * _SAVINGS if self._others else _SMALL
+        self._most_recording = 1.0 if self._others else _MOST_RECORDING
 
     def _sort(self) -> None:
         """Those that cost something, and the lookup that is asked before them."""
@@ -172,7 +174,7 @@ class Controller:
     def started(self) -> None:
         """A new sequence: its text may suit a drafter that did not pay before."""
         if self._opened:
-            self.balance = min(self.balance, self._allowance * (self._step_s(1) or 0.0))
+            self.balance = min(self.balance, self._carried * (self._step_s(1) or 0.0))
         for known in self._known.values():
             known.trials.wait = min(known.trials.wait, _LEAST_WAIT)
             known.hopes.wait = min(known.hopes.wait, 2 * _LEAST_WAIT)
@@ -229,12 +231,16 @@ class Controller:
         plain_s = self._step_s(load.batch) or done.step_s
         if not self._opened:
             self._opened, self.balance = True, self._allowance * plain_s
-        spent, saved = done.step_s, 0.0 if known is None or not done.draft_timed else -done.draft_s
+        spent, saved = done.step_s, 0.0
+        if known is not None and done.draft_timed:  # beyond twice the usual, something else holds the machine up
+            usual = known.draft_s(load.batch, done.plan.depth) or plain_s
+            saved = -min(done.draft_s, 2.0 * usual)
         if done.rows > load.batch:
             usual = max(self._step_s(done.rows) or spent, plain_s)
-            spent = min(spent, 2.0 * usual)  # what holds the machine up has nothing to do with drafts
+            spent = min(spent, 2.0 * usual)
             saved += done.committed / load.batch * plain_s - spent
-        self.balance = min(self.balance + saved + _INCOME * spent, self._savings * plain_s)
+        balance = min(self.balance + saved + _INCOME * spent, self._savings * plain_s)
+        self.balance = max(balance, -self._allowance * plain_s)
         if known is not None and self._trial:
             known.trials.done(saved > 0.0, self._now)
 
@@ -243,7 +249,7 @@ class Controller:
         self._recording_s = done.recording_s
         plain_s = self._step_s(done.load.batch)
         if done.rows > done.load.batch and plain_s is not None:
-            self.balance -= min(done.recording_s, _MOST_RECORDING * plain_s)
+            self.balance -= min(done.recording_s, self._most_recording * plain_s)
 
     def _step_s(self, rows: int) -> float | None:
         return self.costs.at(self._load.batch, self._load.context, rows)
