@@ -80,6 +80,10 @@ class StandIn:
         """The `at`-th call of a function from now on returns `status` and does nothing."""
         self._library.standin_fail(name.encode(), at, status)
 
+    def skip(self, name: str, at: int = 1) -> None:
+        """The `at`-th call of a function from now on says that all is well and does nothing."""
+        self.fail(name, -1, at)
+
     def misalign(self, nbytes: int) -> None:
         """Memory begins so far behind a multiple of 256."""
         self._library.standin_misalign(nbytes)
