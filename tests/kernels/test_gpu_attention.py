@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strata_kernels.gpu.attention import SPLITS, STRETCH
-from strata_kernels.ops import KvLayer, Ops, Rows
+from strata_kernels.ops import KvLayer, Ops, Rotary, Rows
 from strata_kernels.ops_streams import IndexLayer, Sparse
 from strata_kernels.reference.ops import ReferenceOps
 from tests.kernels.test_ops_sparse import NORM, WIDTH
@@ -140,6 +140,15 @@ def test_stretches_grow_where_there_would_be_too_many(gpu: Ops) -> None:
     q = random(2, 2, 16, seed=9)
     got = attend(gpu, q, filled, rows_at(filled.pages, 32, places))
     assert_close(got, attention_oracle(q, filled, places, 0.125), 1.0, FEW)
+
+
+def test_rotation_a_million_tokens_out(gpu: Ops) -> None:
+    places, frequencies = torch.tensor([0, 262143, 1000000, 1048575], dtype=torch.int32), torch.tensor([1.0, 0.7, 1e-3])
+    x = torch.cat([torch.ones(4, 1, 3), torch.zeros(4, 1, 3)], -1)
+    rows = Rows(places, places, places, torch.zeros(1, 1, dtype=torch.int32))
+    run(gpu, lambda: gpu.rope(x, rows, Rotary(frequencies)))
+    angles = (places[:, None].float() * frequencies).double()[:, None]
+    assert_close(x, torch.cat([angles.cos(), angles.sin()], -1), 1.0, 2e-7)
 
 
 def test_keys_of_blocks_are_those_of_the_reference(gpu: Ops) -> None:
