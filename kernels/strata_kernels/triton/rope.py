@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-
 # pi / 2 in three parts of 14 bits: what remains is below 2^-43
 PART_1 = tl.constexpr(12867 / 8192)
 PART_2 = tl.constexpr(15786 / 134217728)
