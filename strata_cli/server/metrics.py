@@ -98,6 +98,7 @@ _COUNTERS: tuple[tuple[str, str, Any], ...] = (
     ("prefix_cache_hits", "prompt tokens found there, not run again", lambda load: load.prefix_hit_tokens_total),
     ("generation_tokens", "tokens generated", lambda load: load.generation_tokens_total),
     ("prompt_seconds", "seconds spent on prompts", lambda load: load.prompt_s_total),
+    ("kernel_compiles", "kernels compiled after a model was ready (always 0)", lambda load: load.kernel_compiles_total),
     ("decode_seconds", "seconds spent generating", lambda load: load.decode_s_total),
     ("spec_decode_num_drafts", "rounds that verified drafts", lambda load: load.spec_rounds_total),
     ("spec_decode_num_draft_tokens", "drafts verified", lambda load: load.spec_drafted_total),

@@ -85,6 +85,7 @@ class Load:
     spec_tokens_total: int = 0
     prefix_query_tokens_total: int = 0  # prompt tokens looked up in the prefix cache
     prefix_hit_tokens_total: int = 0  # those of them that did not run again
+    kernel_compiles_total: int = 0  # after the model was ready: 0, whatever comes
 
 
 class Service(Protocol):

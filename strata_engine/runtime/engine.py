@@ -139,6 +139,7 @@ class Engine:
                 decode_s_total=meters.decode_s,
                 prefix_query_tokens_total=counts.asked_tokens,
                 prefix_hit_tokens_total=counts.found_tokens,
+                kernel_compiles_total=self.parts.executor.compiles,
                 **(self._spec.meter.totals() if self._spec.meter else {}),
             )
 

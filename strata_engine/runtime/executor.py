@@ -74,6 +74,12 @@ class Executor:
         return self._host_logits[:wanted]
 
     @property
+    def compiles(self) -> int:
+        """Kernels that were compiled while steps ran; none ever should."""
+        launcher = getattr(getattr(self._ops, "near", self._ops), "launcher", None)
+        return getattr(getattr(launcher, "counts", None), "compiles", 0)
+
+    @property
     def finds_tops(self) -> bool:
         """Does the device find the largest logits of a row, so that not all of them are copied to the host?"""
         return getattr(self._ops, "separate", False)

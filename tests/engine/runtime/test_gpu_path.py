@@ -32,6 +32,7 @@ def test_an_engine_answers_as_on_the_processor(family: str, tmp_path: Path):
     ops._build = lambda variants: planned.extend(variant.key for variant in variants) or "noted"
     with tiny_engine(path, DeviceBackend(ops), batch_rows=32) as engine:
         found = [ids_of(list(engine.submit(ids_request(*prompt), PARAMS))) for prompt in PROMPTS]
+        assert engine.load_numbers().kernel_compiles_total == 0
     assert found == wanted and standin.raised == []
     # nothing was launched that was not planned before the engine was ready
     assert {variant.key for variant in ops.launcher._functions} <= set(planned)
