@@ -1,4 +1,4 @@
-"""NVIDIA cards: which are there by the driver's /proc files, what they are by nvidia-smi.
+"""NVIDIA cards: which are there by the driver's /proc files, what they are by nvidia-smi, else by the driver itself.
 
 The tool is run only where its driver is loaded. Its query fields: `nvidia-smi --help-query-gpu`.
 """
@@ -28,9 +28,11 @@ def find(place: Place) -> list[GpuSeen]:
     """Every card, numbered as CUDA numbers them when CUDA_DEVICE_ORDER is PCI_BUS_ID or all are of one model."""
     if not any((place.root / mark).exists() for mark in _MARKS):
         return []
-    cards = list(_told(place)) or list(_shown(place))
+    cards = list(_told(place))
+    asked = [] if cards else list(_asked(place))  # already numbered, hidden ones left out
+    cards = cards or list(_shown(place))
     mixed = len({card.name for card in cards}) > 1 and place.environment("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-    found = [_checked(card, place, mixed) for card in numbered(cards, ("CUDA_VISIBLE_DEVICES",), place)]
+    found = asked or [_checked(card, place, mixed) for card in numbered(cards, ("CUDA_VISIBLE_DEVICES",), place)]
     return [with_faults(card, place, ARCHITECTURES) for card in found]
 
 
@@ -67,16 +69,36 @@ def _told(place: Place) -> Iterator[GpuSeen]:
         )
 
 
+def _asked(place: Place) -> Iterator[GpuSeen]:
+    """By the driver's library, where the tool is not installed."""
+    release = _release(place)
+    for index, device in enumerate(place.driver(KIND).devices):
+        yield GpuSeen(
+            kind=KIND,
+            vendor="NVIDIA",
+            name=device.name.removeprefix("NVIDIA "),
+            index=index,
+            arch=f"sm_{device.capability.replace('.', '')}",
+            total_bytes=device.total_bytes,
+            driver=f"nvidia {release}".strip(),
+        )
+
+
+def _release(place: Place) -> str:
+    found = re.search(r"Kernel Module[^0-9]*([0-9][0-9.]+)", text(place.root / "proc/driver/nvidia/version"))
+    return found[1] if found else ""
+
+
 def _shown(place: Place) -> Iterator[GpuSeen]:
     """By the kernel's driver alone: no architecture and no memory."""
-    release = re.search(r"Kernel Module[^0-9]*([0-9][0-9.]+)", text(place.root / "proc/driver/nvidia/version"))
+    release = _release(place)
     for bus, minor, model in _kernel_list(place):
         yield GpuSeen(
             kind=KIND,
             vendor="NVIDIA",
             name=model.removeprefix("NVIDIA "),
             link=link_of(place.root / "sys/bus/pci/devices" / bus),
-            driver=f"nvidia {release[1] if release else ''}".strip(),
+            driver=f"nvidia {release}".strip(),
             node=f"/dev/nvidia{minor}",
         )
 

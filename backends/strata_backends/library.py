@@ -16,12 +16,22 @@ TOOL_SECONDS = 10
 
 
 @dataclass(frozen=True)
+class Described:
+    """A device in its driver's words. `capability`: "9.0"; `total_bytes` None where the driver does not tell."""
+
+    name: str
+    capability: str
+    total_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a driver's library says. `fault`: why it cannot be used, "" = it can. `version`: 0 = unknown."""
 
     fault: str = ""
     version: int = 0
     count: int = 0
+    devices: tuple[Described, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,18 +62,47 @@ def ask_driver(kind: str, libraries: Sequence[str] = ()) -> Answer:
     if library is None:
         return Answer(f"the driver's library {Path(tried[0]).name} is not installed")
     try:
-        start, count, version = (getattr(library, name) for name in (names.start, names.count, names.version))
+        start, count = getattr(library, names.start), getattr(library, names.count)
     except AttributeError as error:
         return Answer(f"{Path(tried[0]).name} is not the driver's library: {error}")
     number = ctypes.c_int(0)
     status = start(ctypes.c_uint(0))
     if status:
         return Answer(f"its driver does not start: {names.start} says {status}")
-    found = 0 if version(ctypes.byref(number)) else number.value
+    version = getattr(library, names.version, None)
+    found = 0 if version is None or version(ctypes.byref(number)) else number.value
     status = count(ctypes.byref(number))
     if status:
         return Answer(f"its driver does not answer: {names.count} says {status}", found)
-    return Answer(version=found, count=number.value)
+    devices = () if kind == "hip" else tuple(_describe(library, kind, index) for index in range(number.value))
+    return Answer(version=found, count=number.value, devices=tuple(d for d in devices if d is not None))
+
+
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR; MUSA's likewise
+_MAJOR, _MINOR = 75, 76
+
+
+def _describe(library: ctypes.CDLL, kind: str, index: int) -> Described | None:
+    """Name, capability and memory of one device; None when the driver does not answer. Needs no context."""
+    prefix = {"cuda": "cu", "musa": "mu"}[kind]
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    name, total = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    calls = [getattr(library, f"{prefix}Device{call}", None) for call in ("Get", "GetName", "GetAttribute")]
+    get, named, attribute = calls
+    if get is None or named is None or attribute is None:
+        return None
+    asked = (
+        get(ctypes.byref(device), index)
+        or named(name, len(name), device)
+        or attribute(ctypes.byref(major), _MAJOR, device)
+        or attribute(ctypes.byref(minor), _MINOR, device)
+    )
+    if asked:
+        return None
+    memory = getattr(library, f"{prefix}DeviceTotalMem_v2", None) or getattr(library, f"{prefix}DeviceTotalMem", None)
+    told = memory is not None and not memory(ctypes.byref(total), device)
+    text = name.value.decode("utf-8", errors="replace")
+    return Described(text, f"{major.value}.{minor.value}", total.value if told else None)
 
 
 def _load(names: Sequence[str]) -> ctypes.CDLL | None:

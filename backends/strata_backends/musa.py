@@ -38,7 +38,7 @@ def find(place: Place) -> list[GpuSeen]:
 def _cards(place: Place, count: int) -> Iterator[GpuSeen]:
     versions = _packages(place)
     box = any(version.endswith("-M1000") for version in versions)
-    told = [*_musa_info(place), *[{}] * count][:count]
+    told = [*(_musa_info(place) or _asked(place)), *[{}] * count][:count]
     for values in told:
         capability = re.fullmatch(r"([0-9])\.([0-9])", values.get("compute capability", ""))
         name = values.get("name") or _listed_name(place) or ("M1000" if box else "GPU")
@@ -75,6 +75,12 @@ def _musa_info(place: Place) -> list[dict[str, str]]:
         elif devices and value:
             devices[-1].setdefault(key.lower(), value)
     return devices
+
+
+def _asked(place: Place) -> list[dict[str, str]]:
+    """The same by the driver's library."""
+    devices = place.driver(KIND).devices
+    return [{"name": device.name, "compute capability": device.capability} for device in devices]
 
 
 def _listed_name(place: Place) -> str:

@@ -9,11 +9,12 @@ import pytest
 
 from strata_backends import cuda, hip, musa
 from strata_backends.gpu import GpuSeen
-from strata_backends.library import Answer, ask_driver, compiler_fault, run_tool
+from strata_backends.library import Answer, Described, ask_driver, compiler_fault, run_tool
 from strata_backends.probe import gpus, overrides
 from strata_kernels.gpu.targets import TARGETS
 from tests.support import machine_trees as trees
 from tests.support.machine_trees import Machine, amd, m1000, nvidia, on_the_bus
+from tests.support.standin.library import StandIn, build
 
 BUILT = ("gfx1100", "gfx1201", "sm_90", "mp_22")
 H200 = ("NVIDIA H200", "9.0", 143771)
@@ -159,6 +160,16 @@ def test_without_the_tool_the_kernel_still_names_the_card(tmp_path):
     assert gpu.blocking is not None and "architecture" in gpu.blocking.text
 
 
+def test_without_the_tool_the_driver_itself_is_asked(tmp_path):
+    answer = Answer(version=trees.CUDA_12_8, count=1, devices=(Described("NVIDIA H200", "9.0", 150 * 10**9),))
+    [gpu] = seen(replace(nvidia(H200), tools={}, drivers={"cuda": answer}), tmp_path / "a")
+    assert (gpu.label, gpu.name, gpu.arch, gpu.total_bytes) == ("cuda:0", "H200", "sm_90", 150 * 10**9)
+    assert gpu.faults == () and gpu.driver == "nvidia 570.86.10"
+    answer = Answer(version=trees.MUSA, count=1, devices=(Described("MTT M1000", "2.2", None),))
+    [gpu] = seen(replace(m1000(), tools={}, drivers={"musa": answer}), tmp_path / "b")
+    assert (gpu.name, gpu.arch) == ("MTT M1000", "mp_22")
+
+
 def test_the_tool_is_not_run_where_no_driver_is_loaded(tmp_path):
     def never(_command):
         raise AssertionError("a tool was run")
@@ -231,6 +242,30 @@ def test_a_library_that_is_missing_or_is_another_is_a_fault():
         ask_driver("hip", ["libno-such-thing.so"]).fault == "the driver's library libno-such-thing.so is not installed"
     )
     assert "is not the driver's library" in ask_driver("cuda", ["libc.so.6"]).fault
+
+
+@pytest.fixture(scope="module")
+def standin(tmp_path_factory) -> StandIn:
+    folder = tmp_path_factory.mktemp("standin")
+    return StandIn(build(folder), folder)
+
+
+def test_a_driver_tells_its_version_and_devices_without_a_context(standin):
+    standin.device(2, "Stand-in H", major=9, minor=0)
+    standin.forget()
+    answer = ask_driver("cuda", [str(standin.path)])
+    assert (answer.fault, answer.count) == ("", 2) and answer.version > 0
+    assert answer.devices == (Described("Stand-in H", "9.0", None),) * 2
+    assert not [name for name in standin.calls() if "Ctx" in name]
+    assert ask_driver("hip", [str(standin.path)]).count == 2
+
+
+def test_a_driver_that_does_not_start_says_the_number(standin):
+    standin.device(1)
+    standin.fail("cuInit", 803)
+    assert ask_driver("cuda", [str(standin.path)]).fault == "its driver does not start: cuInit says 803"
+    standin.fail("cuDeviceGetCount", 100)
+    assert "cuDeviceGetCount says 100" in ask_driver("cuda", [str(standin.path)]).fault
 
 
 def test_a_tool_that_is_missing_or_fails_prints_nothing():
