@@ -110,7 +110,7 @@ class ExpertOps(LinearOps):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._layers: dict[int, ExpertLayer] = {}
+        self._expert_layers: dict[int, ExpertLayer] = {}
 
     def experts(self, x: Array, logits: Array, experts: Experts, out: Array, add: bool = False) -> None:
         """As Ops. Up to FEW_ROWS rows, and F32 matrices: f32 sums, whose order the number of rows does not change.
@@ -125,13 +125,13 @@ class ExpertOps(LinearOps):
             raise ValueError(f"experts of unfitting shapes: {shapes} for {count} experts")
         if not rows:
             return
-        layer = self._layer(experts)
+        layer = self._expert_layer(experts)
         with self.scope():
             choices = self._route(logits, experts)
             if rows <= FEW_ROWS or not layer.halved:
-                self._few(x, choices, layer, out, add)
+                self._experts_few(x, choices, layer, out, add)
             else:
-                self._many(x, choices, layer, out, add)
+                self._experts_many(x, choices, layer, out, add)
 
     def _route(self, logits: Array, experts: Experts) -> Choices:
         (rows, count), k = logits.shape, experts.top_k
@@ -143,7 +143,7 @@ class ExpertOps(LinearOps):
 
     # -- few rows -------------------------------------------------------------------------------------------------
 
-    def _few(self, x: Array, choices: Choices, layer: ExpertLayer, out: Array, add: bool) -> None:
+    def _experts_few(self, x: Array, choices: Choices, layer: ExpertLayer, out: Array, add: bool) -> None:
         rows, top = choices.ids.shape
         gate, down = layer.gate, layer.down
         hidden = self.take(rows * top, gate.weight.rows)
@@ -172,7 +172,7 @@ class ExpertOps(LinearOps):
 
     # -- many rows ------------------------------------------------------------------------------------------------
 
-    def _many(self, x: Array, choices: Choices, layer: ExpertLayer, out: Array, add: bool) -> None:
+    def _experts_many(self, x: Array, choices: Choices, layer: ExpertLayer, out: Array, add: bool) -> None:
         (rows, top), inner, width = choices.ids.shape, layer.gate.weight.rows, x.shape[1]
         slots, pairs = self._sort(choices, len(layer.source.gate)), rows * top
         gate, hidden, results = self.take(pairs, inner), self.take(pairs, inner), self.take(pairs, width)
@@ -242,19 +242,19 @@ class ExpertOps(LinearOps):
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
-    def _layer(self, experts: Experts) -> ExpertLayer:
-        found = self._layers.get(id(experts))
+    def _expert_layer(self, experts: Experts) -> ExpertLayer:
+        found = self._expert_layers.get(id(experts))
         if found is None:
             parts = (self._projection(part) for part in (experts.gate, experts.up, experts.down))
-            found = self._layers[id(experts)] = ExpertLayer(experts, *parts)
+            found = self._expert_layers[id(experts)] = ExpertLayer(experts, *parts)
         return found
 
     def _projection(self, weights: Sequence[Weight]) -> Projection:
         packed = tuple(self.pack(weight) for weight in weights)
         starts = [views(weight) and weight.data.address for weight in packed]  # type: ignore[attr-defined]
-        return Projection(packed, self.constant(np.array(starts, np.int64)), self._columns(packed))
+        return Projection(packed, self.constant(np.array(starts, np.int64)), self._expert_columns(packed))
 
-    def _columns(self, weights: Sequence[Weight]) -> DeviceArray | None:
+    def _expert_columns(self, weights: Sequence[Weight]) -> DeviceArray | None:
         """The order of each expert's columns. Raises ValueError for one that is no order."""
         if all(weight.order is None for weight in weights):
             return None
