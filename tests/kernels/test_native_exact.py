@@ -8,6 +8,7 @@ import torch
 from strata_kernels.binding import load
 from strata_kernels.native import NativeOps
 from strata_kernels.ops import KvLayer, Rows, Weight
+from strata_kernels.reference.ops import ReferenceOps
 
 BUILDS = [name for name, refused in load().builds if not refused]
 PAGE = 16
@@ -43,6 +44,27 @@ def test_products_do_not_depend_on_rows_or_threads(build, kind, bits):
     assert torch.equal(_logits(three, x, weight), whole)
     for row in (0, 17, 36):
         assert torch.equal(_logits(three, x[row : row + 1], weight)[0], whole[row])
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q6_K", "Q2_K", "IQ3_S"])
+def test_the_largest_codes_times_the_largest_activations_overflow_nothing(build, kind, bits):
+    block, size, scales = {"Q4_0": (32, 18, (1,)), "Q5_0": (32, 22, (1,)), "Q6_K": (256, 210, (209,)),
+                           "Q2_K": (256, 84, (81, 83)), "IQ3_S": (256, 110, (1,))}[kind]  # fmt: skip
+    data = torch.full((16, 512 // block, size), 255, dtype=torch.uint8)
+    for scale in scales:
+        data[:, :, scale - 1], data[:, :, scale] = 0, 0x3C
+    weight = Weight(kind, 16, 512, data.reshape(16, -1))
+    x = torch.full((2, 512), 32384.0)  # as whole numbers of 16 bits: the low byte of 256 high + low is -128
+    x[:, ::32] = 32512.0
+    x[1] *= -1
+    ops = NativeOps(1, build, activation_bits=bits)
+    both = _logits(ops, x, weight)
+    assert torch.equal(_logits(ops, x[:1], weight)[0], both[0])
+    assert torch.equal(both[1], -both[0])
+    plain = torch.empty(2, 16)
+    ReferenceOps().linear(x, [weight], [plain])
+    assert torch.allclose(both, plain, rtol=1e-5 if bits == 16 else 5e-3)
 
 
 def test_with_8_bits_the_logits_of_a_wide_matrix_are_finer_and_do_not_depend_on_rows(build):

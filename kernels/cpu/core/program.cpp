@@ -112,6 +112,7 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
     case LLMRUN_RMS_NORM: return plain(table.rms_norm);
     case LLMRUN_QUANTIZE: return plain(table.quantize);
     case LLMRUN_LINEAR:
+      reserve_row(op.n[1]);
       phases_.push_back(linear_phase(const_cast<LlmrunOp*>(&op), table.linear, threads_));
       return;
     case LLMRUN_SILU_MUL: return plain(table.silu_mul);
@@ -133,7 +134,7 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
       scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(op.n[2]) * sizeof(int32_t));
       return plain(expert_plan);
     case LLMRUN_EXPERT_INPUT: return plain(table.expert_input);
-    case LLMRUN_EXPERT_LINEAR: return add_expert_products(table, const_cast<LlmrunOp*>(&op));
+    case LLMRUN_EXPERT_LINEAR: reserve_row(op.n[1]); return add_expert_products(table, const_cast<LlmrunOp*>(&op));
     case LLMRUN_EXPERT_HIDDEN: return plain(table.expert_hidden);
     case LLMRUN_EXPERT_COMBINE: return plain(table.expert_combine);
     case LLMRUN_SHORT_CONV: case LLMRUN_DELTA_RULE: return add_recurrent(table, const_cast<LlmrunOp*>(&op));
@@ -147,6 +148,11 @@ void Program::add(const KernelTable& table, const LlmrunOp& op) {
   scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(attention_scratch_bytes(op)));
   phases_.push_back({&op, table.attention, 0, 1, threads_ == 1, true, false});
   phases_.push_back({&op, table.attention_merge, 0, 1, threads_ == 1, false, true});
+}
+
+// Scratch for a row of 16-bit activations in another form.
+void Program::reserve_row(int64_t cols) {
+  scratch_bytes_ = std::max(scratch_bytes_, static_cast<size_t>(cols / BLOCK * 2) * sizeof(XBlock));
 }
 
 // Cuts the rows into groups of one sequence. False: a row points outside the cache (status is set).

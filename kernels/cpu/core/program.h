@@ -48,6 +48,7 @@ class Program {
   void prepare_pending(Phase* phase);
   bool find_runs(const LlmrunOp& op);
   bool find_certain(const LlmrunOp& op);
+  void reserve_row(int64_t cols);
   bool group_rows(const LlmrunOp& op);
   void place_partials(const LlmrunOp& op);
 

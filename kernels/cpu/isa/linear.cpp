@@ -173,12 +173,18 @@ template <> struct Format<LLMRUN_I8_128> : WideZero, Quants<8, 128, 0, 80, 4> {}
 #if defined(LLMRUN_WORDS)
 template <class Q, int T, int P>
 OP void dot_fine(const uint8_t* quants, const XBlock* x, I sum[P][T]) {
-  dot_words<Q, T, P>(quants, x, sum);
+  if constexpr (T == 1 && splits<Q>())
+    dot_split<Q, P>(quants, x, sum);
+  else
+    dot_words<Q, T, P>(quants, x, sum);
 }
 
 template <class Q, int T, int P>
 OP void dot_fine_halves(const uint8_t* quants, const XBlock* x, I low[P][T], I up[P][T]) {
-  dot_words_halves<Q, T, P>(quants, x, low, up);
+  if constexpr (T == 1 && splits<Q>())
+    dot_split_halves<Q, P>(quants, x, low, up);
+  else
+    dot_words_halves<Q, T, P>(quants, x, low, up);
 }
 #else
 template <int T, int P>
@@ -257,6 +263,17 @@ OP void accumulate_halves(const Q& scale, const XBlock* x, const I* low, const I
   }
 }
 
+// Few rows wait for memory, whose own prefetching does not keep up with weights that are also computed on. The address
+// may lie behind the matrix: a prefetch never faults.
+constexpr int AHEAD_ROWS = 2;
+constexpr int64_t AHEAD_BYTES = 2048;
+
+template <class Q>
+OP void prefetch_block(const uint8_t* at) {
+#pragma GCC unroll 10
+  for (int line = 0; line * 64 < Q::bytes; ++line) __builtin_prefetch(at + 64 * line);
+}
+
 // T rows x P parts (LANES outputs each) of one group; out [T][GROUP].
 template <class Q, int T, int P, int PLANES>
 OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float* out) {
@@ -267,6 +284,7 @@ OP void tile(const uint8_t* w, const XBlock* x, int64_t blocks, int part, float*
 #pragma GCC unroll 8
     for (int m = 0; m < T; ++m) acc[p][m] = zero();
   for (int64_t b = 0; b < blocks; ++b) {
+    if constexpr (T <= AHEAD_ROWS) prefetch_block<Q>(w + AHEAD_BYTES);
     if constexpr (Q::head_bytes > 0) {
       if (b % Q::period == 0) {
         for (int p = 0; p < P; ++p) scale[p].super(w, part + p);
@@ -300,8 +318,8 @@ using TileKernel = void (*)(const uint8_t*, const XBlock*, int64_t, float*);
 
 template <int TYPE, int T, int PLANES>
 void group(const uint8_t* w, const XBlock* x, int64_t blocks, float* out) {
-  if constexpr (T == 1) {
-    tile<Format<TYPE>, 1, PARTS, PLANES>(w, x, blocks, 0, out);
+  if constexpr (T == 1 || (WORDS && PLANES == 2)) {  // words: parts share the loads of activations
+    tile<Format<TYPE>, T, PARTS, PLANES>(w, x, blocks, 0, out);
   } else {
     for (int part = 0; part < PARTS; ++part) tile<Format<TYPE>, T, 1, PLANES>(w, x, blocks, part, out);
   }
@@ -384,6 +402,22 @@ TileKernel kernel_for(int64_t type, int rows) {
   return with_type(type, [=](auto tag) { return tile_kernel<decltype(tag)::value, PLANES>(rows); });
 }
 
+// Whether a row alone is multiplied as byte planes although activations are words.
+bool splits_alone(int64_t type) {
+#if defined(LLMRUN_WORDS)
+  return with_type(type, [](auto tag) { return splits<Format<decltype(tag)::value>>(); });
+#else
+  return (void)type, false;
+#endif
+}
+
+// Quantised activations of all rows of the op. `alone`: the blocks of a last row that is a tile of its own, as planes; or 0.
+struct Activations {
+  const XBlock* x;
+  int64_t rows;
+  const XBlock* alone;
+};
+
 // One matrix of the op, and the rows of x this job works on.
 struct Matrix {
   int64_t type, rows, cols, group_bytes;
@@ -415,19 +449,20 @@ void write_tile(const Matrix& matrix, const float* tile, int64_t row, int count,
 #endif
 
 template <int PLANES>
-void run_quantized(const Matrix& matrix, const XBlock* x, int64_t all_rows, int64_t row, int64_t end, int64_t from,
-                   int64_t to) {
+void run_quantized(const Matrix& matrix, const Activations& input, int64_t row, int64_t end, int64_t from, int64_t to) {
   constexpr int most = PLANES == 1 ? TILE : FINE_TILE;
   const int64_t blocks = matrix.cols / BLOCK;
   alignas(64) float results[most * GROUP];
 #if defined(LLMRUN_BUILD_AMX)
-  row = run_tiles<PLANES>(matrix, x, row, end, from, to);
+  row = run_tiles<PLANES>(matrix, input.x, row, end, from, to);
 #endif
   for (; row < end; row += most) {
-    const int count = static_cast<int>(all_rows - row < most ? all_rows - row : most);
+    const int count = static_cast<int>(input.rows - row < most ? input.rows - row : most);
+    const bool alone = PLANES == 2 && count == 1 && splits_alone(matrix.type);
+    const XBlock* x = alone ? input.alone : input.x + row * blocks * PLANES;
     const TileKernel kernel = kernel_for<PLANES>(matrix.type, count);
     for (int64_t g = from; g < to; ++g) {
-      kernel(matrix.data + g * matrix.group_bytes, x + row * blocks * PLANES, blocks, results);
+      kernel(matrix.data + g * matrix.group_bytes, x, blocks, results);
       write_tile(matrix, results, row, count, g);
     }
   }
@@ -435,7 +470,8 @@ void run_quantized(const Matrix& matrix, const XBlock* x, int64_t all_rows, int6
 
 #include "linear_floats.h"
 
-void run_matrix(const LlmrunOp& op, const Matrix& matrix, int64_t row, int64_t end, int64_t from, int64_t to) {
+void run_matrix(const Job& job, const Matrix& matrix, int64_t row, int64_t end, int64_t from, int64_t to) {
+  const LlmrunOp& op = *job.op;
   const float* x = static_cast<const float*>(op.p[0]);
   switch (matrix.type) {
     case LLMRUN_F32: return run_float<LLMRUN_F32>(matrix, x, row, end, from, to);
@@ -445,15 +481,16 @@ void run_matrix(const LlmrunOp& op, const Matrix& matrix, int64_t row, int64_t e
     case LLMRUN_F8_128: return run_float<LLMRUN_F8_128>(matrix, x, row, end, from, to);
     default: break;
   }
-  const XBlock* blocks = static_cast<const XBlock*>(op.p[1]);
+  const Activations blocks = {static_cast<const XBlock*>(op.p[1]), op.n[0], reinterpret_cast<const XBlock*>(job.scratch)};
   if (op.flags & FINE)
-    run_quantized<2>(matrix, blocks, op.n[0], row, end, from, to);
+    run_quantized<2>(matrix, blocks, row, end, from, to);
   else
-    run_quantized<1>(matrix, blocks, op.n[0], row, end, from, to);
+    run_quantized<1>(matrix, blocks, row, end, from, to);
 }
 
 // Groups [from, to) of all matrices of the op, counted through, for rows [row, end).
-void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int64_t to) {
+void run_groups(const Job& job, int64_t row, int64_t end, int64_t from, int64_t to) {
+  const LlmrunOp& op = *job.op;
   int64_t first = 0;
   for (int64_t i = 0; i < op.n[2]; ++i) {
     const int64_t rows = op.n[3 + 2 * i], groups = groups_of(rows);
@@ -463,10 +500,25 @@ void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int6
       const Matrix matrix = {type, rows, op.n[1], group_bytes(*type_info(type), op.n[1]),
                              static_cast<const uint8_t*>(op.p[2 + 3 * i]), static_cast<float*>(op.p[3 + 3 * i]),
                              static_cast<const float*>(op.p[4 + 3 * i]), (op.flags & ADD_TO_OUT) != 0};
-      run_matrix(op, matrix, row, end, a, b);
+      run_matrix(job, matrix, row, end, a, b);
     }
     first += groups;
   }
+}
+
+// Leaves a last row that is a tile of its own as planes in the job's scratch.
+void split_last(const Job& job) {
+#if defined(LLMRUN_WORDS)
+  const LlmrunOp& op = *job.op;
+  const int64_t rows = op.n[0], blocks = op.n[1] / BLOCK;
+  bool needed = false;
+  for (int64_t i = 0; i < op.n[2]; ++i) needed |= !takes_floats(op.n[4 + 2 * i]) && splits_alone(op.n[4 + 2 * i]);
+  if (!needed || !(op.flags & FINE) || rows % FINE_TILE != 1) return;
+  const XBlock* x = static_cast<const XBlock*>(op.p[1]) + (rows - 1) * blocks * 2;
+  for (int64_t b = 0; b < blocks; ++b) split_words(x + 2 * b, reinterpret_cast<XBlock*>(job.scratch) + 2 * b);
+#else
+  (void)job;
+#endif
 }
 
 }  // namespace
@@ -475,12 +527,13 @@ void run_groups(const LlmrunOp& op, int64_t row, int64_t end, int64_t from, int6
 void linear(const Job& job) {
   const LlmrunOp& op = *job.op;
   const int64_t rows = op.n[0], panel_rows = op.n[11], groups = op.n[12];
+  split_last(job);
   for (int64_t unit = job.begin; unit < job.end;) {
     const int64_t panel = unit / groups, from = unit % groups;
     const int64_t to = job.end - panel * groups < groups ? job.end - panel * groups : groups;
     const int64_t row = panel * panel_rows;
     const int64_t end = row + panel_rows < rows ? row + panel_rows : rows;
-    run_groups(op, row, end, from, to);
+    run_groups(job, row, end, from, to);
     unit = panel * groups + to;
   }
 }

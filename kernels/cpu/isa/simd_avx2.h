@@ -194,6 +194,10 @@ OP I pairs(I quant, I x) {
   return _mm256_maddubs_epi16(quant, x);
 }
 
+// Fixes when a sum is made. GCC makes all products of a block before it adds them up, in an order of its own: more values
+// than there are registers, and storing them took a third of the time.
+OP void pin(I& sum) { __asm__ volatile("" : "+x"(sum)); }
+
 // Pair sums that are added in 16 bits before they are widened. The largest is 15, 31, 63 or 128 (7 bits: 127) times
 // 2 x 127; of the first 8, 4, 2 fit. Halves are 4 pairs.
 template <class Q>
@@ -231,9 +235,11 @@ OP void step(const uint8_t* q, const XBlock* x, I wide[P][T], I acc[P][T]) {
       I v = pairs<Q::range>(even, broadcast4(x[m].q + 8 * J));
       wide[p][m] = before == 0 ? v : _mm256_add_epi16(wide[p][m], v);
       if constexpr (fit == 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
+      pin(fit == 1 ? acc[p][m] : wide[p][m]);
       v = pairs<Q::range>(odd, broadcast4(x[m].q + 8 * J + 4));
       wide[p][m] = after == 0 ? v : _mm256_add_epi16(wide[p][m], v);
       if constexpr (after == fit - 1) acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(wide[p][m], ones));
+      pin(after == fit - 1 ? acc[p][m] : wide[p][m]);
     }
   }
 }
@@ -278,39 +284,57 @@ OP void dot_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P][T]) {
 
 // 16-bit activations: a quad of words is stored as k 0, 2, 1, 3, because the bytes of a quad of quants become words by
 // taking the even and the odd ones. The first XBlock of a row's two holds k 0..15, the second the others.
-template <class Q, int J>
-OP void quad_words(const uint8_t* q, I words[4]) {
-  if constexpr (Q::bits == 4 && !Q::lookup) {
-    const I line = loadi(q + 64 * J), low = _mm256_set1_epi16(15);
-    words[0] = _mm256_and_si256(line, low);
-    words[1] = _mm256_and_si256(_mm256_srli_epi16(line, 8), low);
-    words[2] = _mm256_and_si256(_mm256_srli_epi16(line, 4), low);
-    words[3] = _mm256_srli_epi16(line, 12);
-  } else {
-    const I low = _mm256_set1_epi16(0xff);
-    I even, odd;
-    quads<Q, J, false>(q, even, odd);
-    words[0] = _mm256_and_si256(even, low);
-    words[1] = _mm256_srli_epi16(even, 8);
-    words[2] = _mm256_and_si256(odd, low);
-    words[3] = _mm256_srli_epi16(odd, 8);
+template <class Q>
+constexpr bool plain_nibbles() {
+  return Q::bits == 4 && !Q::lookup;
+}
+
+// Words I of 8 rows' quads 2J and 2J+1, from these quads or, plain nibbles, from their line in `even`.
+template <class Q, int I_>
+OP I quad_word(I even, I odd) {
+  const I low = _mm256_set1_epi16(plain_nibbles<Q>() ? 15 : 0xff);
+  if constexpr (I_ == 0) return _mm256_and_si256(even, low);
+  if constexpr (plain_nibbles<Q>()) {
+    if constexpr (I_ == 3) return _mm256_srli_epi16(even, 12);
+    return _mm256_and_si256(_mm256_srli_epi16(even, I_ == 1 ? 8 : 4), low);
+  }
+  if constexpr (I_ == 2) return _mm256_and_si256(odd, low);
+  return _mm256_srli_epi16(I_ == 1 ? even : odd, 8);
+}
+
+template <class Q, int J, int I_, int T, int P>
+OP void step_word(const I even[P], const I odd[P], const XBlock* x, I acc[P][T]) {
+  I words[P];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    words[p] = quad_word<Q, I_>(even[p], odd[p]);
+    pin(words[p]);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < T; ++m) {
+    const I pair = broadcast4(x[2 * m + J / 2].q + 16 * (J % 2) + 4 * I_);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+      acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(words[p], pair));
+      pin(acc[p][m]);
+    }
   }
 }
 
 template <class Q, int J, int T, int P>
 OP void step_words(const uint8_t* q, const XBlock* x, I acc[P][T]) {
+  I even[P], odd[P];
 #pragma GCC unroll 2
   for (int p = 0; p < P; ++p) {
-    I words[4];
-    quad_words<Q, J>(q + 32 * p, words);
-#pragma GCC unroll 8
-    for (int m = 0; m < T; ++m)
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const I pair = broadcast4(x[2 * m + J / 2].q + 16 * (J % 2) + 4 * i);
-        acc[p][m] = _mm256_add_epi32(acc[p][m], _mm256_madd_epi16(words[i], pair));
-      }
+    if constexpr (plain_nibbles<Q>())
+      even[p] = odd[p] = loadi(q + 32 * p + 64 * J);
+    else
+      quads<Q, J, false>(q + 32 * p, even[p], odd[p]);
   }
+  step_word<Q, J, 0, T, P>(even, odd, x, acc);
+  step_word<Q, J, 1, T, P>(even, odd, x, acc);
+  step_word<Q, J, 2, T, P>(even, odd, x, acc);
+  step_word<Q, J, 3, T, P>(even, odd, x, acc);
 }
 
 template <class Q>
@@ -345,6 +369,77 @@ OP void dot_words_halves(const uint8_t* q, const XBlock* x, I low[P][T], I up[P]
   step_words<Q, 1, T, P>(q, x, low);
   step_words<Q, 2, T, P>(q, x, up);
   step_words<Q, 3, T, P>(q, x, up);
+}
+
+// One row alone has byte planes instead (x = 256 high + low), made from the words before its products: quants stay bytes,
+// so less is unpacked, and 16 of them are multiplied where words do 8. Larger quants would fill 16 bits with one pair.
+template <class Q>
+constexpr bool splits() {
+  return Q::range <= 6;
+}
+
+// Words as planes: out[0].q high, out[1].q low, in -128..127, both in the order of k. The rest stays as it was.
+OP void split_words(const XBlock* x, XBlock* out) {
+  const I order = _mm256_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12,
+                                   14, 13, 15);
+  I high[2], low[2];
+  for (int half = 0; half < 2; ++half) {
+    const I words = loadi(reinterpret_cast<const uint8_t*>(x[half].q));
+    high[half] = _mm256_srai_epi16(_mm256_add_epi16(words, _mm256_set1_epi16(128)), 8);
+    low[half] = _mm256_sub_epi16(words, _mm256_slli_epi16(high[half], 8));
+  }
+  const I planes[2] = {_mm256_packs_epi16(high[0], high[1]), _mm256_packs_epi16(low[0], low[1])};
+  for (int i = 0; i < 2; ++i) {
+    out[i] = x[i];
+    const I plane = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(planes[i], 0xd8), order);
+    _mm256_storeu_si256(reinterpret_cast<I*>(out[i].q), plane);
+  }
+}
+
+template <class Q, int J, int P>
+OP void step_split(const uint8_t* q, const XBlock* x, I wide[P][2], I acc[P][1]) {
+  constexpr int fit = fitting<Q>();  // a low byte of -128 fits as well: 15 x 128 x 2 x 8 pairs, 31 x 4, 63 x 2
+  constexpr bool first = (2 * J) % fit == 0, last = (2 * J + 1) % fit == fit - 1;
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    I even, odd;
+    quads<Q, J, false>(q + 32 * p, even, odd);
+#pragma GCC unroll 2
+    for (int plane = 0; plane < 2; ++plane) {
+      const I a = _mm256_maddubs_epi16(even, broadcast4(x[plane].q + 8 * J));
+      const I b = _mm256_maddubs_epi16(odd, broadcast4(x[plane].q + 8 * J + 4));
+      wide[p][plane] = first ? _mm256_add_epi16(a, b) : _mm256_add_epi16(_mm256_add_epi16(wide[p][plane], a), b);
+      pin(wide[p][plane]);
+      const I weight = _mm256_set1_epi16(plane == 0 ? 256 : 1);
+      if constexpr (last) acc[p][0] = _mm256_add_epi32(acc[p][0], _mm256_madd_epi16(wide[p][plane], weight));
+    }
+  }
+}
+
+// acc[p][0] = sum over the block of value * x, x in planes; the same integers as dot_words.
+template <class Q, int P>
+OP void dot_split(const uint8_t* q, const XBlock* x, I acc[P][1]) {
+  I wide[P][2];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) acc[p][0] = start_words<Q>(x->minus);
+  step_split<Q, 0, P>(q, x, wide, acc);
+  step_split<Q, 1, P>(q, x, wide, acc);
+  step_split<Q, 2, P>(q, x, wide, acc);
+  step_split<Q, 3, P>(q, x, wide, acc);
+}
+
+template <class Q, int P>
+OP void dot_split_halves(const uint8_t* q, const XBlock* x, I low[P][1], I up[P][1]) {
+  I wide[P][2];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+    low[p][0] = start_words<Q>(x[0].minus_low);
+    up[p][0] = start_words<Q>(x[1].minus_low);
+  }
+  step_split<Q, 0, P>(q, x, wide, low);
+  step_split<Q, 1, P>(q, x, wide, low);
+  step_split<Q, 2, P>(q, x, wide, up);
+  step_split<Q, 3, P>(q, x, wide, up);
 }
 
 // 16 whole numbers as words, each quad in the order above.
