@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strata_backends.cards import CARDS, Card, card_named, measured
 from strata_backends.gpu import info_of
 from strata_engine.errors import UsageError
-from strata_engine.placement.across import CARD_RESERVE_BYTES, RAM_BYTES_S, Split, split, step_floor
+from strata_engine.placement.across import RAM_BYTES_S, SPARE_SHARE, Split, split, step_floor
 from strata_engine.units import format_bytes
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def assumptions(cards: Sequence[Card]) -> list[str]:
     return [
         "floor: bytes of one token by the memory's peak rate; one sequence; nothing of it was run by this program",
         f"expected: {cards[0].streams:.0%} of the peak rate and {' or '.join(overheads)} a step for all else; assumed",
-        f"what does not fit (all but {format_bytes(CARD_RESERVE_BYTES)} of a card is used) is read from the machine's "
+        f"what does not fit (all but {SPARE_SHARE:.0%} of a card is used) is read from the machine's "
         f"memory at {RAM_BYTES_S / 1e9:.0f} GB/s, assumed",
         "experts are taken to be used evenly: an engine that keeps the most used on the card, or drafts, can be faster",
     ]
@@ -121,26 +121,18 @@ def _cells(row: dict[str, Any]) -> list[str]:
 _STEP = (("floor_ms", 2), ("expected_ms", 2), ("expected_tps", 0))
 
 
-def place(model: Traffic, context: int, kept_bytes: int, spot: Spot) -> dict[str, Any]:
+def place(model: Traffic, context: int, kept_bytes: int, workspace_bytes: int, spot: Spot) -> dict[str, Any]:
     """Where the parts of a model would live with this card, as data. `kept_bytes`: caches of further sequences."""
-    parts = split(model, context, spot.free_bytes, kept_bytes)
-    says = placement_text(parts, model.expert_bytes > 0, spot)
+    parts = split(model, context, spot.free_bytes, kept_bytes, workspace_bytes)
     about = {"device": spot.label, "name": spot.name, "free_bytes": spot.free_bytes, "unified": spot.unified}
-    return {**about, "fits": parts.whole, "says": says, **asdict(parts)}
+    return {**about, "fits": parts.whole, "says": placement_text(parts, spot), **asdict(parts)}
 
 
-def placement_text(parts: Split, mixture: bool, spot: Spot) -> str:
+def placement_text(parts: Split, spot: Spot) -> str:
     """One line: which layers and experts where."""
     if parts.whole:
-        return f"all {parts.layers} layers on it"
+        return f"{parts.sides.text} on it"
     if spot.unified:
         return f"does not fit: {format_bytes(parts.host_bytes)} too much for the one memory"
     left = f"{format_bytes(parts.host_bytes)} in the machine's memory"
-    if parts.dense_layers < parts.layers:
-        if not parts.dense_layers:
-            return f"no layer on it, {left}"
-        what = "attention of layers" if mixture else "layers"
-        return f"{what} 1-{parts.dense_layers} of {parts.layers} on it, {left}"
-    if not parts.expert_layers:
-        return f"all but the experts on it, {left}"
-    return f"all but the experts of layers {parts.expert_layers + 1}-{parts.layers} on it, {left}"
+    return f"{parts.sides.text}; {left}" if parts.sides.near_layers else f"no layer on it; {left}"

@@ -152,13 +152,15 @@ def _placements(app: App, report: dict[str, Any], model: Traffic | None, card: s
     from strata_backends.probe import gpus
     from strata_cli.devices import place_of
     from strata_cli.roofline import DEFAULT_CONTEXT, place, spots
+    from strata_engine.placement.across import WORKSPACE_BYTES
 
     found = spots(() if card else gpus(place_of(app)), card)
     if model is None:
         return []
     context = report.get("context_tokens", DEFAULT_CONTEXT)
     more = report.get("kv_bytes", 0) - model.kv_token_bytes * context
-    return [place(model, context, max(0, more), spot) for spot in found]
+    workspace = report.get("workspace_bytes", WORKSPACE_BYTES)
+    return [place(model, context, max(0, more), workspace, spot) for spot in found]
 
 
 def _report(app: App, model: str, config: EngineConfig, room: Room, card: str) -> dict[str, Any]:

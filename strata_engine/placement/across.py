@@ -1,30 +1,28 @@
 """Where the parts of a model would live on a card that may be too small for it, and what a step would then cost.
 
-An estimate: nothing is placed by it. In order of use for each byte: what every token reads (attention, norms, shared
-experts, the head) and the cache come first, then routed experts, layer by layer from the first. What is left stays in
-the machine's memory, where the processor computes it.
+An estimate by the rule that loading follows (sides.py): experts leave the card first, then whole layers, the first ones
+before others. All layers are taken to be of one size. Nothing is placed by it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata_engine.errors import OutOfMemory
+from strata_engine.placement.sides import Sides, Sizes, plan_sides
 from strata_engine.placement.traffic import Traffic
 
-# Of a card's free memory: for its driver, code and the activations of the largest step.
-CARD_RESERVE_BYTES = 10**9
+SPARE_SHARE = 0.05  # of a card's free memory, as runtime/splitting.py leaves it
+WORKSPACE_BYTES = 5 * 10**8  # activations of the largest step, where nobody has worked them out
 # Two channels of DDR5; `hw --measure` tells a machine's own.
 RAM_BYTES_S = 60e9
 
 
 @dataclass(frozen=True)
 class Split:
-    """`dense_layers`, `expert_layers`: how many of `layers` have them on the card. `token_*`: read for a token."""
+    """Bytes on the card and in the machine's memory; `token_*`: of these, what is read for a token."""
 
-    layers: int
-    dense_layers: int
-    expert_layers: int
-    head: bool
+    sides: Sides
     card_bytes: int
     host_bytes: int
     token_card_bytes: int
@@ -33,49 +31,32 @@ class Split:
     @property
     def whole(self) -> bool:
         """Is all of the model on the card?"""
-        return self.host_bytes == 0
+        return self.sides.all_near
 
 
-def split(model: Traffic, context: int, free_bytes: int, kept_bytes: int = 0) -> Split:
+def split(
+    model: Traffic, context: int, free_bytes: int, kept_bytes: int = 0, workspace_bytes: int = WORKSPACE_BYTES
+) -> Split:
     """Of a model with one sequence of `context` tokens on a card with `free_bytes`.
 
     `kept_bytes`: of the cache beyond that sequence, and of states of others.
     """
-    cache = model.kv_token_bytes * context + model.state_bytes + kept_bytes
-    room = free_bytes - CARD_RESERVE_BYTES - cache
-    head = room >= model.head_bytes
-    room -= model.head_bytes if head else 0
-    dense = _layers(room, model.dense_bytes, model.layers) if head else 0
-    room -= _share(model.dense_bytes, dense, model.layers)
-    # experts of a layer whose attention is elsewhere would be asked for from there
-    experts = _layers(room, model.expert_bytes, model.layers) if dense == model.layers else 0
-    on_card = _share(model.dense_bytes, dense, model.layers) + _share(model.expert_bytes, experts, model.layers)
-    on_card += model.head_bytes if head else 0
-    read = _share(model.dense_bytes, dense, model.layers) + _share(model.used_bytes, experts, model.layers)
-    read += (model.head_bytes if head else 0) + _share(
-        model.kv_bytes(context) + 2 * model.state_bytes, dense, model.layers
-    )
-    return Split(
-        layers=model.layers,
-        dense_layers=dense,
-        expert_layers=experts if model.expert_bytes else dense,
-        head=head,
-        card_bytes=on_card,
-        host_bytes=model.stored_bytes - on_card,
-        token_card_bytes=read,
-        token_host_bytes=model.token_bytes(context) - read,
-    )
-
-
-def _layers(room: int, part_bytes: int, layers: int) -> int:
-    """How many layers' shares of a part fit; all of them when there is no such part."""
-    if not part_bytes:
-        return layers
-    return max(0, min(layers, room * layers // part_bytes))
-
-
-def _share(part_bytes: int, taken: int, layers: int) -> int:
-    return part_bytes * taken // layers if layers else 0
+    layers = model.layers
+    cache = (model.kv_token_bytes * context + model.state_bytes + kept_bytes) // layers
+    parts = {f"{layer}.dense": model.dense_bytes // layers for layer in range(layers)}
+    if model.expert_bytes:
+        parts |= {f"{layer}.all_exps": model.expert_bytes // layers for layer in range(layers)}
+    sizes = Sizes({**parts, "head": model.head_bytes}, layers, cache, workspace_bytes)
+    try:
+        sides = plan_sides(sizes, int(free_bytes * (1 - SPARE_SHARE)), None, None)
+    except OutOfMemory:  # not even a workspace
+        sides = Sides(layers, 0)
+    near, experts = sides.near_layers, sides.near_layers - sides.far_experts
+    always = model.dense_bytes * near // layers + (model.head_bytes if near else 0)
+    card = always + model.expert_bytes * experts // layers
+    read = always + model.used_bytes * experts // layers
+    read += (model.kv_bytes(context) + 2 * model.state_bytes) * near // layers
+    return Split(sides, card, model.stored_bytes - card, read, model.token_bytes(context) - read)
 
 
 @dataclass(frozen=True)

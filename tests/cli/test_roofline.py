@@ -70,8 +70,8 @@ def test_an_unknown_card_is_refused_with_the_list(tmp_path, args):
     ("model", "card", "says"),
     [
         ("qwen3", "rx-7900-xtx", "all 48 layers on it"),
-        ("qwen3", "rx-9070", "all but the experts of layers"),
-        ("qwen3.8-27b:w4a16", "rx-9070", "layers 1-"),
+        ("qwen3", "rx-9070", "of them with the processor"),
+        ("qwen3.8-27b:w4a16", "rx-9070", "the last "),
         ("flash-next:iq3_s", "m1000-32gb", "does not fit"),
     ],
 )
