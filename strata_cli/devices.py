@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,37 @@ from typing import TYPE_CHECKING, Any
 from strata_engine.units import format_bytes
 
 if TYPE_CHECKING:
+    from strata_backends.base import ChosenOps, Profile
     from strata_backends.gpu import GpuSeen, Place
     from strata_cli.app import App
+
+LINE_EVERY_S = 3.0
 
 
 def place_of(app: App) -> Place:
     """This machine, by this run's environment and cache."""
     from strata_backends.gpu import Place
 
-    return Place(environment=app.env.get, built=lambda arch: kernels_built(app.paths.kernels, arch))
+    kernels = app.paths.kernels
+
+    def make(seen: GpuSeen, profile: Profile) -> ChosenOps:
+        from strata_backends.gpu_ops import gpu_ops  # numpy comes with it
+
+        return gpu_ops(kernels, _teller(app))(seen, profile)
+
+    return Place(environment=app.env.get, built=lambda arch: kernels_built(kernels, arch), make_ops=make)
+
+
+def _teller(app: App) -> Callable[[int, int], None]:
+    """Tells of kernels that are compiled before a model is ready: a line now and then."""
+    told = [time.monotonic()]
+
+    def tell(done: int, total: int) -> None:
+        if time.monotonic() - told[0] >= LINE_EVERY_S:
+            told[0] = time.monotonic()
+            app.output.note(f"compiling kernels for this card, once: {done} of {total}")
+
+    return tell
 
 
 def kernels_built(bundles: Path, arch: str) -> bool:
