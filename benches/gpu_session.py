@@ -77,10 +77,9 @@ class Card:
 
 def open_card(session: Session, device: str, root: Path) -> Card:
     """The card, its facts told. Raises RuntimeError where there is none."""
-    from strata_backends.gpu_ops import gpu_ops
-
     from strata_backends.base import Profile
     from strata_backends.gpu import Place
+    from strata_backends.gpu_ops import gpu_ops
     from strata_backends.probe import choose
 
     backend, verdicts = choose(device, Place(make_ops=gpu_ops(root)))
