@@ -1,4 +1,4 @@
-"""The matrices that loading makes of a checkpoint, without their bytes: names, types and shapes from headers alone.
+"""The matrices that loading for a device makes of a checkpoint, without their bytes: from headers or a config alone.
 
 For planning: which kernels a model needs is known from this, with the weights still elsewhere (load.py reads tensors).
 """
@@ -39,7 +39,8 @@ def blanks(want: Wanted, weight: LogicalWeight, rest: str) -> Iterator[Blank]:
         return
     cols, kind = want.shape[-1], weight.held
     if want.use in ("table", "mapped"):
-        yield Blank(want.name + ".table", kind, want.shape[0], cols, False)
+        packed = want.use == "table" or weight.layout is not None
+        yield Blank(want.name + ".table", kind, want.shape[0], cols, packed)
     elif want.split is not None:
         for name in want.split.names:
             yield _packed(name, kind, want.split.rows_of(name), cols, rest)

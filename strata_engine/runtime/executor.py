@@ -92,11 +92,12 @@ class Executor:
 
     def plan(self) -> None:
         """Record, into an Ops that only plans, a step of each kind that can come: they launch all there will be."""
-        limits = self.limits
-        for rows in edges(limits.rows):
-            for wanted in {0, *edges(min(rows, limits.logit_rows))}:
-                for tops in (False, True) if wanted and self.finds_tops else (False,):
-                    self._steps.plan((rows, wanted, tops))
+        limits, tops = self.limits, (False, True) if self.finds_tops else (False,)
+        shapes = [(rows, wanted, False) for rows in edges(limits.rows) for wanted in (0, 1)]
+        # no op chooses by both numbers, so the other is the largest there is
+        shapes += [(limits.rows, wanted, top) for wanted in edges(limits.logit_rows) for top in tops]
+        for shape in shapes:
+            self._steps.plan(shape)
 
     @property
     def recorded_s(self) -> float:

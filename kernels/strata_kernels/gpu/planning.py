@@ -7,11 +7,14 @@ bytes. What `planning` collects is what the same calls launch on a device, no mo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata_kernels.gpu.arrays import Block, DeviceArray, round_up
+from strata_kernels.gpu.cells import LAYOUT, packed_bytes
 from strata_kernels.gpu.launch import Launch
 from strata_kernels.gpu.ops import GpuOps
 from strata_kernels.ops import Weight
@@ -82,12 +85,17 @@ class PlanOps(GpuOps):
     def blank(self, type_name: str, rows: int, cols: int, row_bytes: int, packed: bool) -> Weight:
         """A matrix without its bytes; `row_bytes`: of a row in the file. `packed`: as `pack` lays it out.
 
-        Raises ValueError for a type that no kernel multiplies.
+        Raises KeyError for a type that no kernel multiplies, ValueError for columns that are not whole blocks.
         """
-        shape = (rows, row_bytes)
-        stored = Weight(type_name, rows, cols, DeviceArray(self.allocator.allocate(rows * row_bytes), 0, shape, "u8"))
-        return self.blank_packed(stored) if packed else stored
+        stored = Weight(type_name, rows, cols, self._bytes(rows, row_bytes))
+        return self.pack(stored) if packed else stored
 
-    def blank_packed(self, weight: Weight) -> Weight:
-        """What `pack` would make of a matrix."""
-        return weight
+    def pack(self, weight: Weight) -> Weight:
+        """As Ops, without a byte."""
+        if weight.layout == LAYOUT:
+            return weight
+        data = self._bytes(packed_bytes(weight.type, weight.rows, weight.cols))
+        return replace(weight, data=data, layout=LAYOUT)
+
+    def _bytes(self, *shape: int) -> DeviceArray:
+        return DeviceArray(self.allocator.allocate(prod(shape)), 0, tuple(shape), "u8")
