@@ -1,8 +1,8 @@
-"""Compiles all GPU kernels, without a GPU, and looks at the machine code: limits of limits.py, and docs/kernels.md.
+"""Compiles all GPU kernels, without a GPU, and looks at the machine code: limits of limits.py, and docs/gpu-kernels.md.
 
     python -m benches.gpu_code                 # compile, print the table, end with 1 where a limit is broken
-    python -m benches.gpu_code --write         # also rewrite the table of docs/kernels.md
-    python -m benches.gpu_code --check         # end with 1 where the table of docs/kernels.md is not today's
+    python -m benches.gpu_code --write         # also rewrite the table of docs/gpu-kernels.md
+    python -m benches.gpu_code --check         # end with 1 where the table of docs/gpu-kernels.md is not today's
     python -m benches.gpu_code --gate DIR      # compile with the triton 3.2.0 that pip put into DIR, for sm_80
 
 The variants are those of a model of each kind (by config alone) and a product of each storage type.
@@ -26,7 +26,7 @@ from strata_kernels.gpu.limits import faults, vectors_per_weight
 from strata_kernels.gpu.targets import GATE, Target, find_targets
 from tests.support.gpu_gallery import gallery
 
-PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+PAGE = Path(__file__).parents[1] / "docs" / "gpu-kernels.md"
 BEGIN, END = "<!-- made by benches/gpu_code.py --write -->", "<!-- end -->"
 
 
@@ -81,10 +81,9 @@ def compile_all(variants: Sequence[Variant], targets: Sequence[Target], path: Se
 
 def table(rows: Sequence[Row]) -> str:
     """One line a kernel and target: the worst of its variants."""
-    lines = [
-        "| kernel | device | variants | registers | spills | local memory | matrix instructions | vector operations a weight |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    heads = ("kernel", "device", "variants", "registers", "spills", "local memory", "matrix instructions",
+             "vector operations a weight")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.variant.kernel, row.target.arch), []).append(row)

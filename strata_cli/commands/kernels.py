@@ -293,11 +293,14 @@ def _stores(app: App, root: Path, arch: str) -> list[Store]:
     return [Store(root, name) for name in names] or stores(root)
 
 
-def _variants(app: App, model: str, given: dict[str, Any]) -> list[Variant]:
+def _variants(app: App, model: str, given: dict[str, Any]) -> Sequence[Variant]:
     from strata_engine.runtime.kernels import needed_kernels
 
     settings = app.settings.override({name: value for name, value in given.items() if value is not None})
-    return needed_kernels(_files(app, model), settings.engine_config())
+    needed = needed_kernels(_files(app, model), settings.engine_config())
+    for notice in needed.notices:
+        app.output.warn(notice)
+    return needed.variants
 
 
 def _files(app: App, model: str) -> ModelFiles:

@@ -119,7 +119,7 @@ def _open(
     notes.extend(placed)
     # packing leaves the interpreter's lock, building a vocabulary holds it: side by side they take the longer time
     with ThreadPoolExecutor(1, "text rules") as beside:
-        making = beside.submit(_rules, files, config, source)
+        making = beside.submit(make_rules, files, config, source)
         loaded = load_model(source, ops, config.mmap, progress, config.quantize_rest)
         rules, notes_of_text = making.result()
     notes.extend(notes_of_text)
@@ -148,7 +148,7 @@ def _open(
     scheduler = Scheduler(memory, SchedulerLimits(config.max_sequences, config.max_queue, rows, priced.context_tokens))
     wants, width = wants_of(drafting.drafters), eye.feature_width if eye else 0
     executor = Executor(loaded.model, ops, memory, limits, width, wants)
-    _bind(drafting, memory, executor, len(layers[0]))
+    bind_drafters(drafting, memory, executor, len(layers[0]))
     notes.extend(_build_kernels(ops, executor, drafting, backend.name))
     notes_of_files = tuple(Notice("model", note) for note in files.notes)
     notices = (*notes_of_files, *loaded.notices, *_context_notice(config, priced), *rules.notices, *drafting.notices)
@@ -187,7 +187,7 @@ def _share(memory: Memory, priced: Estimate) -> Choice:
     return Choice("prefix cache", what, "pages that nobody holds are kept until they are needed")
 
 
-def _bind(drafting: Drafting, memory: Memory, executor: Executor, first: int) -> None:
+def bind_drafters(drafting: Drafting, memory: Memory, executor: Executor, first: int) -> None:
     """Give each drafter the caches of its layers, which stand behind the target's `first` layers."""
     for drafter in drafting.drafters:
         end = first + len(drafter.memory())
@@ -261,7 +261,7 @@ def _ops(backend: Backend, config: EngineConfig, notes: list[Choice]) -> ChosenO
     return chosen
 
 
-def _rules(files: ModelFiles, config: EngineConfig, source: WeightSource) -> tuple[TextRules, list[Choice]]:
+def make_rules(files: ModelFiles, config: EngineConfig, source: WeightSource) -> tuple[TextRules, list[Choice]]:
     from strata_engine.text.rules import load_text_rules
 
     template, origin = _template(files, config)

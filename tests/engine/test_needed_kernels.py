@@ -32,7 +32,7 @@ def directory(tmp_path: Path, name: str, quantised: str = "bf16", **changes: Any
 def kernels_of(path: Path, config: EngineConfig = CONFIG) -> list[str]:
     files = config_only(str(path))
     assert files is not None
-    return [variant.key for variant in needed_kernels(files, config)]
+    return [variant.key for variant in needed_kernels(files, config).variants]
 
 
 def test_the_plan_is_what_all_steps_launch(tmp_path: Path):

@@ -1,7 +1,7 @@
 """What a code object costs: registers, spills, local memory, matrix instructions, and vector instructions by loop.
 
 Read from the assembly text (AMD) or by the tools in the compiler's package (CUDA). No device is needed, so the figures
-are gates of the tests (limits.py) and stand in docs/kernels.md.
+are gates of the tests (limits.py) and stand in docs/gpu-kernels.md.
 """
 
 from __future__ import annotations
