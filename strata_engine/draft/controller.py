@@ -39,6 +39,8 @@ _PLAIN_FIRST = 2
 _LEAST_WAIT, _MOST_WAIT, _RARELY = 4, 128, 512
 _HOPE = 0.9  # rate that a trial hopes for
 _TRIED = 4  # drafts of a lookup that is tried
+_LONGEST_REST = 16
+_WIDER = 16  # rounds of lookup after which one is wider than the estimates say
 _FRESH = 4  # rounds for which a choice stands
 _PRIOR = {"ngram": 0.5, "suffix": 0.5, "draft": 0.7, "mtp": 0.75, "eagle3": 0.65, "dflash": 0.75}
 _START = {"mtp": 2, "eagle3": 3, "draft": 3, "dflash": 7}  # depth before anything is known
@@ -54,7 +56,11 @@ class _Trials:
 
     def due(self, now: int, loss: float) -> bool:
         """`loss`: what the estimates say a trial costs, in plain steps."""
-        return now - self.last >= min(self.wait, max(1.0, loss / _STAKE))
+        return self.left(now, loss) <= 0
+
+    def left(self, now: int, loss: float) -> float:
+        """Steps until then."""
+        return min(self.wait, max(1.0, loss / _STAKE)) - (now - self.last)
 
     def done(self, paid: bool, now: int) -> None:
         self.last, self.wait = now, 1 if paid else min(2 * max(self.wait, 2), _MOST_WAIT)
@@ -143,6 +149,7 @@ class Controller:
         self._choice: _Choice | None = None
         self._second = Plan()  # what to do where lookup finds nothing
         self._worth = 0.0  # tokens a second of that
+        self._quiet = 0.0  # steps until something is due, where nothing is
         self._beside = _Trials()
         self._recorded = set[int]()  # widths of steps that need not be recorded any more
         self._recording_s = 0.0  # that a new one takes
@@ -182,7 +189,7 @@ class Controller:
     def choose(self, load: Load, names: Sequence[str] | None = None) -> Plan:
         """The plan of the coming step. Where it comes to no drafts, `otherwise` has another."""
         self._now += 1
-        self._trial, self._load, self._second = False, load, Plan()
+        self._trial, self._load, self._second, self._quiet = False, load, Plan(), 0.0
         if names is not None and len(names) < len(self._known):
             self._known = {name: known for name, known in self._known.items() if name in names}
             self._sort()
@@ -197,6 +204,20 @@ class Controller:
         if lookup is not None and not self._trial:
             return Plan(lookup.name, lookup.most)
         return self._second
+
+    def rest(self) -> int:
+        """Steps until the account has something, or until a drafter is to be tried again, but not very many."""
+        plain_s = self._step_s(self._load.batch)
+        if not self._opened or plain_s is None or self.costs.plain_count(self._load.batch, self._load.context) < 3:
+            return 0
+        if self.balance <= 0.0:
+            return int(min(_LONGEST_REST, -self.balance / (_INCOME * plain_s)))
+        return 0 if self._lookup is not None else int(min(_LONGEST_REST, self._quiet))
+
+    def rested(self, steps: int) -> None:
+        """Time went by, and its share came in."""
+        self._now += steps
+        self.balance += _INCOME * steps * (self._step_s(self._load.batch) or 0.0)
 
     def otherwise(self, plan: Plan) -> Plan:
         """The other plan, where lookup found nothing that is worth its rows."""
@@ -267,6 +288,9 @@ class Controller:
         for known in sorted(self._others, key=lambda known: known.trials.last):
             if known.trials.due(self._now, loss if known.name == choice.plan.drafter else 1.0):
                 return self._try(known, choice)
+        self._quiet = min(
+            known.trials.left(self._now, loss if known.name == choice.plan.drafter else 1.0) for known in self._others
+        )
         return Plan()
 
     def _chosen(self, plain_s: float) -> _Choice:
@@ -334,7 +358,12 @@ class Controller:
             return counts
         kept, net = self._worthwhile(known, confidence, counts)
         if any(kept) and net > 0.0:
-            return kept
+            known.turn += 1
+            if known.turn % _WIDER:
+                return kept
+            # a width that was measured while something held the machine up would never be measured again
+            wider = [min(count, 2 * had + 1) for count, had in zip(counts, kept, strict=True)]
+            return self._worthwhile(known, confidence, wider, all_rows=True)[0]
         row_s, plain_s = (self._step_s(self._load.batch + more) or 0.0 for more in (1, 0))
         few = min(_TRIED, max(1, int(plain_s / max(row_s - plain_s, 0.01 * plain_s, 1e-9))))  # a plain step's worth
         tried, net = self._worthwhile(known, confidence, [min(count, few) for count in counts], all_rows=True)
@@ -368,10 +397,10 @@ class Controller:
             tokens -= product
             if not is_width(batch, batch + rows):
                 continue
-            if step_s[batch + rows] - plain_s > stake:
-                break
-            new_s = 0.0 if batch + rows in self._recorded else self._recording_s / _USES
-            net = tokens - worth * (step_s[batch + rows] + new_s)
+            new_s = 0.0 if batch + rows in self._recorded else self._recording_s
+            if step_s[batch + rows] - plain_s + new_s > stake:
+                continue
+            net = tokens - worth * (step_s[batch + rows] + new_s / _USES)
             if net > best or all_rows:
                 kept, best = rows, net
         found = [0] * len(counts)

@@ -81,6 +81,14 @@ class Control(Protocol):
         """The plan of the coming step; `names`: the drafters that still work."""
         ...
 
+    def rest(self) -> int:
+        """After a step that came to no drafts: for how many more it need not be asked, nor told of them."""
+        ...
+
+    def rested(self, steps: int) -> None:
+        """So many plain steps went by."""
+        ...
+
     def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
         """How many of each sequence's drafts to verify, of those that were `drafted`."""
         ...
@@ -114,6 +122,13 @@ class FixedControl:
     def choose(self, load: Load, names: Sequence[str] | None = None) -> Plan:
         """The depth, of the first of the names."""
         return Plan(names[0], self._depth) if names else Plan()
+
+    def rest(self) -> int:
+        """It is always asked."""
+        return 0
+
+    def rested(self, steps: int) -> None:
+        """Changes nothing."""
 
     def cut(self, load: Load, name: str, confidence: Sequence[Sequence[float]], drafted: Sequence[int]) -> list[int]:
         """All drafts."""

@@ -49,6 +49,7 @@ class _Step:
     proposals: dict[str, Proposal] = field(default_factory=dict)
     draft_s: float = 0.0
     recorded: int = 0  # by the drafters, before it
+    resting: bool = False  # the controller was not asked and need not be told
 
 
 @dataclass
@@ -75,6 +76,9 @@ class Speculation:
         self._control, self._vocab_size = control, vocab_size
         self._wants = wants_of(drafters)
         self._step: _Step | None = None
+        # steps that the controller lets pass and has let pass, as long as the same sequences decode
+        self._rest = self._rested = 0
+        self._rested_ids = frozenset[str]()
         self._ahead: deque[tuple[str, int]] = deque(control.likely() if self.most and control is not None else ())
         # as they were opened: a report is read by other threads
         self._facts = {name: {**drafter.report(), "most": drafter.most} for name, drafter in self._drafters.items()}
@@ -128,10 +132,17 @@ class Speculation:
 
     def _extend(self, control: Control, pieces: list[Piece], decoding: list[Piece], make_room: MakeRoom) -> list[Piece]:
         load = Load(len(decoding), max(len(p.sequence.tokens) for p in decoding))
-        for piece in decoding:
-            if piece.sequence.generated == 1:
-                control.started()
-        begun, ids, recorded = time.perf_counter(), frozenset(p.sequence.id for p in decoding), self._recorded()
+        ids, new = frozenset(p.sequence.id for p in decoding), sum(p.sequence.generated == 1 for p in decoding)
+        if self._rest > self._rested and not new and ids == self._rested_ids:
+            self._rested += 1
+            self._step = _Step(Plan(), load, ids, resting=True)
+            return pieces
+        if self._rested:
+            control.rested(self._rested)
+        self._rest = self._rested = 0
+        for _ in range(new):
+            control.started()
+        begun, recorded = time.perf_counter(), self._recorded()
         wanting = [p for p in decoding if p.sequence.speculate]
         offer = self._offer(control, load, wanting, make_room, sum(p.rows for p in pieces)) if wanting else _Offer()
         self._step = _Step(offer.plan, load, ids, offer.proposals, time.perf_counter() - begun, recorded)
@@ -242,6 +253,11 @@ class Speculation:
         self._step = None
         if step is None or self._control is None:
             return
+        if step.resting:
+            if self.meter is not None:
+                none = (0,) * len(step.decoding)
+                self.meter.count("", none, none)
+            return
         own = [v for v in verdicts if v.piece.sequence.id in step.decoding]
         confidence = [step.proposals.get(v.piece.sequence.id, Proposal()).confidence for v in own]
         done = Round(
@@ -259,6 +275,8 @@ class Speculation:
         )
         self._count(done)
         self._learned(self._control.record, done)
+        if not any(done.drafted) and done.comparable and self._drafters:
+            self._rest, self._rested_ids = self._learned(self._control.rest) or 0, step.decoding
 
     def _recorded(self) -> int:
         return sum(drafter.recorded for drafter in self._drafters.values())

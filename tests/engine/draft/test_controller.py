@@ -314,6 +314,54 @@ def test_what_is_recorded_is_paid_for():
     assert control.balance > before - 1.0
 
 
+def test_lookup_measures_a_width_again_that_was_slow_by_chance():
+    """The first wide steps met a busy machine; the depth of the drafts grows nevertheless."""
+    control, load, sure = Controller({"suffix": 16}), Load(1, 100), tuple((20 + i) / (22 + i) for i in range(15))
+    slow, found = 12, []
+    for number in range(1200):
+        plan = control.choose(load)
+        drafts = control.cut(load, "suffix", [sure], [15])[0] if plan.drafter else 0
+        held_up = drafts > 2 and slow > 0
+        slow -= held_up
+        step_s = (1.0 + 0.2 * drafts) * (4.0 if held_up else 1.0)
+        done = Round(plan, load, (drafts,), (drafts,), 0.0, step_s, confidence=(sure[:drafts],))
+        control.record(done)
+        found.append(drafts)
+    assert slow == 0 and sum(drafts >= 11 for drafts in found[-300:]) > 200
+
+
+@pytest.mark.parametrize("name", ["mtp", "suffix"])
+def test_it_may_rest_where_nothing_is_due(name: str):
+    """What it need not be asked for loses no trial, and brings the income of the time that went by."""
+    control, load = Controller({name: 7}), Load(1, 100)
+    for _ in range(4):
+        control.choose(load)
+        control.record(Round(Plan(), load, (0,), (0,), 0.0, 1.0))
+    control.balance = -0.15
+    assert control.choose(load) == Plan() and control.rest() == 10
+    control.rested(10)
+    assert control.balance == pytest.approx(0.0)
+    control.balance = 1.0
+    plan = control.choose(load)
+    assert plan.drafter == name
+    if name == "suffix":  # looking up costs next to nothing, so it is always asked
+        assert control.rest() == 0
+        return
+    rests = []
+    for _ in range(40):
+        plan = control.choose(load)
+        control.record(Round(plan, load, (plan.depth,), (0,), 0.0, 1.0 + 0.3 * plan.depth))
+        control.balance = 1.0
+        if plan.drafter is None:
+            rests.append(control.rest())
+            control.rested(rests[-1])
+    assert max(rests) == 16  # trials are rare by now
+    control.rested(200)
+    assert control.choose(load).drafter is None  # a plain step first, to compare with
+    control.record(Round(Plan(), load, (0,), (0,), 0.0, 1.0))
+    assert control.choose(load).trial
+
+
 def test_what_is_worth_recording_beforehand_begins_with_what_is_drafted_first():
     control = Controller({"suffix": 16, "mtp": 4, "dflash": 7})
     assert control.likely()[:2] == [("mtp", 2), ("dflash", 7)]
