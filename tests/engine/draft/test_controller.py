@@ -318,7 +318,7 @@ def test_lookup_measures_a_width_again_that_was_slow_by_chance():
     """The first wide steps met a busy machine; the depth of the drafts grows nevertheless."""
     control, load, sure = Controller({"suffix": 16}), Load(1, 100), tuple((20 + i) / (22 + i) for i in range(15))
     slow, found = 12, []
-    for number in range(1200):
+    for _ in range(1200):
         plan = control.choose(load)
         drafts = control.cut(load, "suffix", [sure], [15])[0] if plan.drafter else 0
         held_up = drafts > 2 and slow > 0
