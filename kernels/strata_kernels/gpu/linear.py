@@ -21,8 +21,9 @@ from strata_kernels.ops import Weight
 # fix the order of sums, so they may not depend on the number of rows.
 OUTS = 4  # outputs of a one-warp program of few rows: its lanes read 512 bytes in a row of each
 GROUPS = 32  # of 32 columns at a time there
+ROWS_AT_ONCE = 2  # share what is read and unpacked there; with four, most types spill registers on one card or another
 WIDTH = 256  # columns of floats at a time there
-TILE = (64, 64)  # rows and outputs of a program of many rows
+TILES = ((64, 64, 4), (128, 64, 8))  # rows, outputs, warps of a program of many rows: of up to 64 rows, of more
 CHUNK = 256  # columns that products of many rows take at a time; rows are padded to whole ones
 FLOAT_STEP = 32
 EMBED_GROUPS = 32
@@ -132,7 +133,7 @@ class LinearOps(Core):
 
     def _multiply_few(self, x: Any, product: Product) -> None:
         weight, rows = product.weight, x.shape[0]
-        at_once = 1 if rows == 1 else 2 if rows == 2 else 4
+        at_once = min(rows, ROWS_AT_ONCE)
         grid = (-(-rows // at_once), -(-weight.rows // OUTS))
         found, rest = packing.views(weight), self._rest(product)
         size = {"N": weight.rows, "K": weight.cols, "ROWS": at_once, "OUTS": OUTS, **flags(product)}
@@ -154,8 +155,9 @@ class LinearOps(Core):
     def _multiply_many(self, halves: tuple[DeviceArray, DeviceArray], product: Product) -> None:
         weight, rows = product.weight, halves[0].shape[0]
         found, rest = packing.views(weight), self._rest(product)
-        grid = (-(-rows // TILE[0]), -(-weight.rows // TILE[1]))
-        size = {"N": weight.rows, "K": weight.cols, "ROWS": TILE[0], "OUTS": TILE[1], **flags(product)}
+        tall, wide, warps = TILES[rows > TILES[0][0]]
+        grid = (-(-rows // tall), -(-weight.rows // wide))
+        size = {"N": weight.rows, "K": weight.cols, "ROWS": tall, "OUTS": wide, "warps": warps, **flags(product)}
         if weight.type in FLOATS:
             values = (*halves, found["values"], found["gain"], *rest, rows)
             self._run("gemm_floats", grid, values, PADDED=halves[0].shape[1], WIDTH=FLOAT_STEP, **size)

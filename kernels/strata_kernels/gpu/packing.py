@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from strata_kernels.gpu.arrays import DTYPES, Allocator, DeviceArray
 from strata_kernels.gpu.cells import CELLS, FLOATS, GROUP, LAYOUT, Cells, Section, sections
-from strata_kernels.gpu.codes import TAKERS, Taken
+from strata_kernels.gpu.codes import TAKERS
 from strata_kernels.ops import Weight
 
 PIECE_BYTES = 8 << 20  # of a file's rows at a time; what is made of them is at most ten times that
@@ -53,9 +53,10 @@ def pack_pieces(
         taken = np.ascontiguousarray(np.asarray(piece)).view(np.uint8).reshape(-1, row_bytes)
         if first + len(taken) > rows:
             raise ValueError(f"there are more than {rows} rows to pack")
-        for name, values in packed_rows(type_name, taken, cols).items():
+        planes, size = packed_rows(type_name, taken, cols)
+        for name, values in planes.items():
             _section(out, parts[name])[first : first + len(values)].write(values)
-        largest = max(largest, _largest(type_name, taken, cols))
+        largest = max(largest, size)
         first += len(taken)
     if first != rows:
         raise ValueError(f"{first} of {rows} rows were there to pack")
@@ -72,23 +73,25 @@ def views(weight: Weight) -> dict[str, DeviceArray]:
     return {name: _section(data, part) for name, part in parts.items()}
 
 
-def packed_rows(type_name: str, rows: NDArray[np.uint8], cols: int) -> dict[str, NDArray[Any]]:
-    """Some rows in file layout, u8 [n, bytes of a row], as they go into each section but `gain`."""
+def packed_rows(type_name: str, rows: NDArray[np.uint8], cols: int) -> tuple[dict[str, NDArray[Any]], float]:
+    """Some rows in file layout, u8 [n, bytes of a row], as they go into each section but `gain`.
+
+    And a size that no value of them exceeds: for codes a bound from scales alone.
+    """
     if type_name in FLOATS:
-        return {"values": rows.view(DTYPES[FLOATS[type_name]])}
+        values = rows.view(DTYPES[FLOATS[type_name]])
+        wide = (values.astype(np.uint16).astype(np.uint32) << 16).view(np.float32) if type_name == "BF16" else values
+        return {"values": values}, float(np.max(np.abs(wide), initial=0.0))
     cells = CELLS[type_name]
-    taken = _taken(type_name, rows)
+    taken = TAKERS[type_name](rows.reshape(-1, cells.file[1]))
     out = _code_planes(taken.codes.reshape(len(rows), cols // GROUP, GROUP), cells)
-    for name, values in (("scales", taken.scales), ("lows", taken.lows)):
+    bytes_of = {"parts": np.int8} | ({"lows": np.int8} if cells.low == "zero" else {})
+    for name in ("scales", "parts", "lows", "low_parts"):
+        values = getattr(taken, name)
         if values is not None:
-            kind = "i8" if name == "lows" and cells.low == "zero" else ""
             flat = np.ascontiguousarray(values.reshape(len(rows), -1))
-            out[name] = flat.view(np.int8) if kind else flat
-    if taken.parts is not None:
-        out["parts"] = np.ascontiguousarray(taken.parts.reshape(len(rows), -1)).view(np.int8)
-    if taken.low_parts is not None:
-        out["low_parts"] = np.ascontiguousarray(taken.low_parts.reshape(len(rows), -1))
-    return out
+            out[name] = flat.view(bytes_of.get(name, flat.dtype))
+    return out, _largest(cells, out)
 
 
 def gain_of(largest: float) -> NDArray[np.float32]:
@@ -96,10 +99,6 @@ def gain_of(largest: float) -> NDArray[np.float32]:
     exponent = 15 - frexp(largest)[1] if largest > 0 and isfinite(largest) else 0
     exponent = max(-100, min(100, exponent))
     return np.array([2.0**exponent, 2.0**-exponent, 0, 0], np.float32)
-
-
-def _taken(type_name: str, rows: NDArray[np.uint8]) -> Taken:
-    return TAKERS[type_name](rows.reshape(-1, CELLS[type_name].file[1]))
 
 
 def _code_planes(codes: NDArray[np.uint8], cells: Cells) -> dict[str, NDArray[Any]]:
@@ -124,29 +123,17 @@ def _code_planes(codes: NDArray[np.uint8], cells: Cells) -> dict[str, NDArray[An
     return out
 
 
-def _largest(type_name: str, rows: NDArray[np.uint8], cols: int) -> float:
-    """No value of these rows is larger; for codes a bound from scales alone."""
-    if type_name in FLOATS:
-        values = rows.view(DTYPES[FLOATS[type_name]])
-        wide = (values.astype(np.uint16).astype(np.uint32) << 16).view(np.float32) if type_name == "BF16" else values
-        return float(np.max(np.abs(wide), initial=0.0))
-    cells, taken = CELLS[type_name], _taken(type_name, rows)
-    scales = np.abs(_scales(taken.scales, cells))
-    size = float(_LARGEST.get(cells.value, (1 << cells.bits) - 1))
-    if cells.low == "zero":
-        size += 128
-    part = 1.0 if taken.parts is None else float(np.abs(taken.parts.view(np.int8).astype(np.int32)).max(initial=0))
-    largest = float(scales.max(initial=0.0)) * size * part * cells.factor
-    if cells.low in ("least", "parts") and taken.lows is not None:
-        times = 1.0 if taken.low_parts is None else float(taken.low_parts.max(initial=0))
-        largest += float(np.abs(taken.lows.astype(np.float32)).max(initial=0.0)) * times
+def _largest(cells: Cells, sections_of: dict[str, NDArray[Any]]) -> float:
+    scales = sections_of["scales"].astype(np.float64)
+    size = float(_LARGEST.get(cells.value, (1 << cells.bits) - 1)) + (128 if cells.low == "zero" else 0)
+    if "parts" in sections_of:
+        size *= float(np.abs(sections_of["parts"].astype(np.int32)).max(initial=0))
+    scales = np.exp2(scales - 127) if cells.scale == "e8m0" else np.abs(scales)
+    largest = size * cells.factor * float(scales.max(initial=0.0))
+    if cells.low in ("least", "parts"):
+        times = float(sections_of["low_parts"].max(initial=0)) if cells.low == "parts" else 1.0
+        largest += times * float(np.abs(sections_of["lows"].astype(np.float32)).max(initial=0.0))
     return largest
-
-
-def _scales(scales: NDArray[Any], cells: Cells) -> NDArray[np.float64]:
-    if cells.scale == "e8m0":
-        return np.exp2(scales.astype(np.float64) - 127)
-    return scales.astype(np.float64)
 
 
 def _row_bytes(type_name: str, cols: int) -> int:

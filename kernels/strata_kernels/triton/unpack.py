@@ -17,13 +17,14 @@ def load_cells(words, pairs, bits, cells, j, there, BITS: tl.constexpr):
     """
     word, more, pair, bit = 0, 0, 0, 0
     if BITS == 8:
-        word = tl.load(words + cells * 2 - j, mask=there, other=0)
-        more = tl.load(words + cells * 2 - j + 4, mask=there, other=0)
+        firsts = cells // 4 * 8 + j  # so written that four of them are seen to lie in a row
+        word = tl.load(words + firsts, mask=there, other=0)
+        more = tl.load(words + firsts + 4, mask=there, other=0)
     elif BITS >= 4:
         word = tl.load(words + cells, mask=there, other=0)
-    if BITS == 2 or BITS == 3 or BITS == 6:
+    if (BITS == 2 or BITS == 3) or BITS == 6:
         pair = tl.load(pairs + cells, mask=there, other=0).to(tl.int32)
-    if BITS == 1 or BITS == 3 or BITS == 5:
+    if (BITS == 1 or BITS == 3) or BITS == 5:
         bit = tl.load(bits + cells, mask=there, other=0).to(tl.int32)
     return word, more, pair, bit
 
