@@ -11,6 +11,7 @@ from typing import Any, cast
 from unittest import mock
 
 from strata_backends.gpu import Place
+from strata_backends.gpu_ops import gpu_ops
 from strata_backends.probe import gpus, overrides
 from strata_cli import doctor_checks
 from strata_cli.app import App
@@ -53,7 +54,7 @@ MACHINES: dict[str, Machine] = {
 
 def verdict(machine: Machine, root: Path) -> str:
     """What both commands print of the machine's GPUs."""
-    place = replace(machine, built=machine.built or _READY).place(root)
+    place = replace(replace(machine, built=machine.built or _READY).place(root), make_ops=gpu_ops(root))
     checks = check_graphics(gpus(place), overrides(place), place.make_ops is not None)
     return "\n".join(["== hw", *_hw(place), "== doctor", *doctor_checks.lines(checks), ""])
 
