@@ -127,24 +127,29 @@ def run_ops(session: Session, device: str) -> None:
     session.tell("ops", rc=done.returncode, tail=done.stdout.splitlines()[-40:])
 
 
-def run_toy(session: Session, backend: Any, tokens: int) -> None:
+def run_toy(session: Session, device: str, root: Path, tokens: int) -> None:
     """The toy's answers, on the card and on the processor."""
     from strata_backends.cpu import CpuBackend
+    from strata_backends.gpu import Place
+    from strata_backends.gpu_ops import gpu_ops
+    from strata_backends.probe import choose
     from strata_engine.chat import TokenRequest
     from strata_engine.config import EngineConfig, SamplingParams
-    from strata_engine.registry.local import local_files
+    from strata_engine.registry.local import local_model
     from strata_engine.runtime.engine import Engine
 
-    files, params = local_files(ROOT / "tests/fixtures/toy"), SamplingParams(temperature=0.0, max_tokens=tokens)
-    answers, speeds = [], []
-    for one in (backend, CpuBackend()):
-        with Engine.open(files, EngineConfig(context_tokens=512, max_sequences=2), one) as engine:
+    card = choose(device, Place(make_ops=gpu_ops(root)))[0]
+    files, params = local_model(str(ROOT / "tests/fixtures/toy")), SamplingParams(temperature=0.0, max_tokens=tokens)
+    answers, speeds, took = [], [], 1.0
+    for backend in (card, CpuBackend()):
+        with Engine.open(files, EngineConfig(context_tokens=512, max_sequences=2), backend) as engine:
+            events: list[Any] = []
             for _ in range(2):
                 begun = time.perf_counter()
                 events = list(engine.submit(TokenRequest(ids=tuple(range(5, 25))), params))
                 took = time.perf_counter() - begun
             answers.append([token.id for event in events for token in getattr(event, "tokens", ())])
-            speeds.append(round(tokens / took, 1))
+            speeds.append(round(len(answers[-1]) / took, 1))
     session.tell("toy", same=answers[0] == answers[1], tokens=len(answers[0]), card_tps=speeds[0], cpu_tps=speeds[1])
 
 
@@ -180,12 +185,12 @@ def run_shape(session: Session, card: Card, name: str, quant: str, sizes: dict[s
                  build_s=round(time.perf_counter() - begun - loaded_s, 1))  # fmt: skip
     active = active_bytes(shape, quant, sizes["vocabulary"])
     for count in sizes["rows"]:
-        ms, host_ms = decode_ms(executor, memory, card, count, sizes["steps"])
+        ms, host_ms = decode_ms(executor, memory, card, count, (sizes["warm"], sizes["steps"]))
         floor = active / card.bandwidth / 1e6 if count == 1 else None
         session.tell("decode", model=name, rows=count, step_ms=ms, host_ms=host_ms, tps=round(1000 * count / ms, 1),
                      floor_ms=floor, share=round(floor / ms, 3) if floor else None)  # fmt: skip
     for count in sizes["prompts"]:
-        ms = prompt_ms(executor, memory, card, count)
+        ms = prompt_ms(executor, memory, card, count, sizes["warm"])
         session.tell("prompt", model=name, tokens=count, ms=ms, tps=round(1000 * count / ms, 1))
 
 
@@ -205,14 +210,14 @@ def active_bytes(shape: Any, quant: str, vocabulary: int) -> float:
     return total
 
 
-def decode_ms(executor: Any, memory: Any, card: Card, rows: int, steps: int) -> tuple[float, float]:
-    """Median milliseconds of a step of `rows` sequences, and of the host's part of it: filling and launching."""
+def decode_ms(executor: Any, memory: Any, card: Card, rows: int, steps: tuple[int, int]) -> tuple[float, float]:
+    """Median milliseconds of a step of `rows` sequences, and of filling its buffers. `steps`: to warm up, to time."""
     from strata_engine.core.batch import Span
     from strata_engine.core.sequence import Hold
 
     holds = [Hold() for _ in range(rows)]
     times = []
-    for step in range(steps + 3):
+    for step in range(sum(steps)):
         for hold in holds:
             memory.reserve(hold, 1)
             memory.commit(hold, 1)
@@ -225,16 +230,16 @@ def decode_ms(executor: Any, memory: Any, card: Card, rows: int, steps: int) -> 
     host = 1000 * (time.perf_counter() - begun)
     for hold in holds:
         memory.release(hold)
-    return round(statistics.median(times[3:]), 3), round(host, 3)
+    return round(statistics.median(times[steps[0] :]), 3), round(host, 3)
 
 
-def prompt_ms(executor: Any, memory: Any, card: Card, count: int) -> float:
+def prompt_ms(executor: Any, memory: Any, card: Card, count: int, warm: int) -> float:
     """Median milliseconds of one prompt, its first step of that size left out."""
     from strata_engine.core.batch import Span
     from strata_engine.core.sequence import Hold
 
     times = []
-    for _ in range(4):
+    for _ in range(warm + 1):
         hold = Hold()
         memory.reserve(hold, count)
         memory.commit(hold, count)
@@ -243,11 +248,11 @@ def prompt_ms(executor: Any, memory: Any, card: Card, count: int) -> float:
         card.wait()
         times.append(1000 * (time.perf_counter() - begun))
         memory.release(hold)
-    return round(statistics.median(times[1:]), 2)
+    return round(statistics.median(times[min(1, warm) :]), 2)
 
 
-REAL = {"vocabulary": 151936, "pages": 2048, "rows": (1, 4, 8, 16), "prompts": (250, 2048), "steps": 30}
-DRY = {"vocabulary": 512, "pages": 8, "rows": (1, 2), "prompts": (20,), "steps": 2}
+REAL = {"vocabulary": 151936, "pages": 2048, "rows": (1, 4, 8, 16), "prompts": (250, 2048), "warm": 3, "steps": 30}
+DRY = {"vocabulary": 512, "pages": 8, "rows": (1,), "prompts": (20,), "warm": 0, "steps": 1}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -276,6 +281,7 @@ def main() -> int:
         except RuntimeError as error:
             session.tell("failed", part="device", error=str(error))
             return 1
+        session.part("toy", 60, lambda: run_toy(session, asked.device, asked.kernels, 64))
         session.part("ops", 120, lambda: run_ops(session, asked.device))
         for name, quant in (("moe-a3b", "Q4_K_M"), ("moe35-a3b", "Q4_0")):
             session.part(name, 60, lambda name=name, quant=quant: run_shape(session, card, name, quant, REAL))

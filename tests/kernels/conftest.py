@@ -19,11 +19,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left = [], []
     for item in items:
         maker = getattr(item, "callspec", None) and item.callspec.params.get("maker")
-        if not isinstance(maker, Maker) or maker.name != "triton":
+        if not isinstance(maker, Maker) or maker.name not in ("triton", "device"):
             kept.append(item)
             continue
         how = "" if item.name.split("[")[0] in UNREPORTED else INTERPRETED.get(item.path.stem)
-        if how == "slow":
+        if maker.name == "device":
+            item.add_marker(pytest.mark.gpu)
+        elif how == "slow":
             item.add_marker(pytest.mark.slow)
         (kept if how else left).append(item)
     if left:

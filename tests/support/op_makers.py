@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
 
+from strata_backends.base import Profile
+from strata_backends.gpu import Place
+from strata_backends.gpu_ops import gpu_ops
+from strata_backends.probe import choose
 from strata_kernels.binding import library_path, load
 from strata_kernels.gpu.arrays import HostAllocator
 from strata_kernels.gpu.interpreted import InterpretedLauncher
@@ -15,7 +22,7 @@ from strata_kernels.gpu.ops import GpuOps
 from strata_kernels.native import NativeOps
 from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
-from tests.support.ferry import Ferry
+from tests.support.ferry import Building, Ferry
 
 # Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
 INTERPRETED = {
@@ -59,8 +66,27 @@ class Maker:
 
 
 def makers() -> list[Maker]:
-    """The reference, then the native builds, then the GPU's kernels in Triton's interpreter."""
-    return [Maker("reference", lambda threads: ReferenceOps(), threaded=False), *native_makers(), triton_maker()]
+    """The reference, the native builds, the GPU's kernels in Triton's interpreter and, if one is named, on a GPU."""
+    plain = Maker("reference", lambda threads: ReferenceOps(), threaded=False)
+    device = os.environ.get("LLMRUN_TEST_DEVICE")
+    return [plain, *native_makers(), triton_maker(), *([device_maker(device)] if device else [])]
+
+
+def device_maker(device: str) -> Maker:
+    """A GPU by the name that --device takes ("cuda:0"); its kernels are compiled as they are needed."""
+    return Maker("device", lambda threads: Ferry(on_device(device)), threaded=False)
+
+
+@cache
+def on_device(device: str) -> GpuOps:
+    """Operations on the GPU of this name. Raises RuntimeError with every verdict when there is none."""
+    root = Path(tempfile.gettempdir()) / "llmrun-test-kernels"
+    backend, verdicts = choose(device, Place(make_ops=gpu_ops(root)))
+    if backend is None:
+        raise RuntimeError("; ".join(f"{one.name}: {one.reason}" for one in verdicts))
+    ops = backend.ops(Profile()).ops
+    assert isinstance(ops, GpuOps)
+    return GpuOps(Building(ops.launcher, ops.build), ops.allocator)
 
 
 def ferried_maker() -> Maker:
