@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from strata_kernels.gpu.arrays import DeviceArray
-from strata_kernels.gpu.cells import CURVE, FLOATS, GROUP, sections
+from strata_kernels.gpu.cells import CELLS, CURVE, FLOATS, GROUP, sections
 from strata_kernels.gpu.core import FEW_ROWS
 from strata_kernels.gpu.dense import ELEMENTS, power
 from strata_kernels.gpu.linear import CHUNK, FLOAT_STEP, ROW_BLOCK, LinearOps, constants
@@ -81,6 +81,12 @@ class ExpertLayer:
     down: Projection
 
     @property
+    def tallest(self) -> int:
+        """Most rows of a tile (Q6_K in 64 spills on gfx1100)."""
+        fine = any(_fine(part.weight.type) for part in (self.gate, self.up, self.down))
+        return 32 if fine else max(TILES)
+
+    @property
     def halved(self) -> bool:
         """Whether many rows may be multiplied in f16."""
         return self.gate.halved and self.up.halved and self.down.halved
@@ -103,6 +109,12 @@ class Slots:
     tiles: DeviceArray
     rows: int
     bound: int
+
+
+def _fine(type_name: str) -> bool:
+    """Whether scales are of 16 columns: they take twice the registers of a tile."""
+    cells = CELLS.get(type_name)
+    return cells is not None and 16 in (cells.part, cells.block)
 
 
 class ExpertOps(LinearOps):
@@ -174,7 +186,7 @@ class ExpertOps(LinearOps):
 
     def _experts_many(self, x: Array, choices: Choices, layer: ExpertLayer, out: Array, add: bool) -> None:
         (rows, top), inner, width = choices.ids.shape, layer.gate.weight.rows, x.shape[1]
-        slots, pairs = self._sort(choices, len(layer.source.gate)), rows * top
+        slots, pairs = self._sort(choices, layer), rows * top
         gate, hidden, results = self.take(pairs, inner), self.take(pairs, inner), self.take(pairs, width)
         self._tiles(x, choices, slots, layer.gate, (gate, None), by_slot=False)
         self._tiles(x, choices, slots, layer.up, (hidden, gate), by_slot=False)
@@ -183,9 +195,9 @@ class ExpertOps(LinearOps):
         values = (results, slots.place, choices.weights, out)
         self._run("expert_combine", (rows, -(-width // block)), values, WIDTH=width, TOP=top, ADD=add, BLOCK=block)
 
-    def _sort(self, choices: Choices, count: int) -> Slots:
-        pairs = choices.ids.count
-        tile = next((size for size in TILES if pairs <= size * count), max(TILES))
+    def _sort(self, choices: Choices, layer: ExpertLayer) -> Slots:
+        pairs, count = choices.ids.count, len(layer.source.gate)
+        tile = next((size for size in TILES if pairs <= size * count), layer.tallest)
         bound = min(count, pairs) + pairs // tile
         counts, tiles = self.take(count, dtype="i32"), self.take(1 + 3 * bound, dtype="i32")
         slots = Slots(self.take(pairs, dtype="i32"), self.take(pairs, dtype="i32"), tiles, tile, bound)
