@@ -24,6 +24,7 @@ GROUPS = 32  # of 32 columns at a time there
 ROWS_AT_ONCE = 2  # share what is read and unpacked there; with four, most types spill registers on one card or another
 WIDTH = 256  # columns of floats at a time there
 TILES = ((64, 64, 4), (128, 64, 8))  # rows, outputs, warps of a program of many rows: of up to 64 rows, of more
+LONG_VALUES = ("odd", "fp4")  # what these codes stand for takes registers: four warps spill on gfx1201
 CHUNK = 256  # columns that products of many rows take at a time; rows are padded to whole ones
 FLOAT_STEP = 32
 EMBED_GROUPS = 32
@@ -157,6 +158,8 @@ class LinearOps(Core):
         found, rest = packing.views(weight), self._rest(product)
         tall, wide, warps = TILES[rows > TILES[0][0]]
         grid = (-(-rows // tall), -(-weight.rows // wide))
+        if weight.type in CELLS and CELLS[weight.type].value in LONG_VALUES:
+            warps = 8
         size = {"N": weight.rows, "K": weight.cols, "ROWS": tall, "OUTS": wide, "warps": warps, **flags(product)}
         if weight.type in FLOATS:
             values = (*halves, found["values"], found["gain"], *rest, rows)
