@@ -15,7 +15,7 @@ from tests.support.standin.library import StandIn, build
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Interpreted kernels run the modules of INTERPRETED only; where it says so by `make test-all` only."""
+    """Interpreted kernels run the modules of INTERPRETED only; where it says so by `pytest -m long` only."""
     kept, left = [], []
     for item in items:
         maker = getattr(item, "callspec", None) and item.callspec.params.get("maker")
@@ -25,8 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         how = "" if item.name.split("[")[0] in UNREPORTED else INTERPRETED.get(item.path.stem)
         if maker.name == "device":
             item.add_marker(pytest.mark.gpu)
-        elif how == "slow":
-            item.add_marker(pytest.mark.slow)
+        elif how == "long":
+            item.add_marker(pytest.mark.long)
         (kept if how else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)

@@ -24,20 +24,21 @@ from strata_kernels.ops import Ops
 from strata_kernels.reference.ops import ReferenceOps
 from tests.support.ferry import Building, Ferry
 
-# Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or "slow" (make test-all) only.
+# Shared test modules that the GPU's kernels pass in Triton's interpreter: by "default", or by `pytest -m long` only
+# (each kernel has small tests of its own in test_gpu_*.py, which always run).
 INTERPRETED = {
     "test_ops_argmax": "default",
-    "test_ops_delta": "slow",
-    "test_ops_drafts": "slow",
+    "test_ops_delta": "long",
+    "test_ops_drafts": "long",
     "test_ops_elementwise": "default",
-    "test_ops_embed": "slow",
-    "test_ops_linear": "slow",
+    "test_ops_embed": "long",
+    "test_ops_linear": "long",
     "test_ops_norm": "default",
     "test_ops_rope": "default",
-    "test_ops_attention": "slow",
-    "test_ops_sparse": "slow",
-    "test_ops_streams": "slow",
-    "test_ops_tower": "slow",
+    "test_ops_attention": "long",
+    "test_ops_sparse": "long",
+    "test_ops_streams": "long",
+    "test_ops_tower": "long",
 }
 # Their kernels stay inside their arrays but report nothing: the engine hands out no index that is outside.
 UNREPORTED = (
