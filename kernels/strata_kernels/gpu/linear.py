@@ -51,7 +51,7 @@ class LinearOps(Core):
         self._packed_before: dict[int, tuple[Any, Weight]] = {}
 
     def pack(self, weight: Weight) -> Weight:
-        """As Ops: cells, or floats as they are; a fifth more bytes for Q4_K, more for codebooks (gpu/cells.py).
+        """As Ops: cells, or floats as they are; 3 % more bytes for Q4_K, up to half more for codebooks (gpu/cells.py).
 
         Raises ValueError for a type or a byte count that does not fit.
         """
