@@ -7,18 +7,24 @@ from strata_kernels.triton.unpack import load_cells, load_offsets, load_scales, 
 
 
 @triton.jit
-def add_row(dot, whole_x, value, x, row, rows, at, inside, K: tl.constexpr):
-    """Sums of value * x and of x of one row, [outs, groups, 4] and [groups, 4], and four more columns of each group."""
-    given = tl.load(x + row * K + at, mask=inside & (row < rows), other=0.0)
+def add_row(dot, whole_x, value, x, row, rows, at, inside, K: tl.constexpr, EVEN: tl.constexpr):
+    """Sums of value * x and of x of one row, [outs, groups, 4] and [groups, 4], and four more columns of each group.
+
+    EVEN: the row and all columns are there, so nothing need be put in the place of what is not.
+    """
+    if EVEN:
+        given = tl.load(x + row * K + at)
+    else:
+        given = tl.load(x + row * K + at, mask=inside & (row < rows), other=0.0)
     return dot + value * given[None, :, :], whole_x + given
 
 
 @triton.jit
 def add_scaled(total, dot, whole_x, scale, offset, SIGNED: tl.constexpr):
-    """Sums of scale * code * x and, with SIGNED, of offset * x: what codes are less is multiplied once a group."""
-    total += dot * scale[:, :, None]
+    """Sums [outs, groups] of scale * code * x and, with SIGNED, of offset * x: what a group has once comes in once."""
+    total += tl.sum(dot, axis=2) * scale
     if SIGNED:
-        total += whole_x[None, :, :] * offset[:, :, None]
+        total += tl.sum(whole_x, axis=1)[None, :] * offset
     return total
 
 
@@ -34,20 +40,24 @@ def gemv_cells(
     HALVES: tl.constexpr = BLOCK == 16 or PART == 16
     SIGNED: tl.constexpr = (LOW != "none") or (OFFSET != 0)
     BLOCKS: tl.constexpr = K // BLOCK
+    EVEN: tl.constexpr = G % GROUPS == 0
     first = tl.program_id(0) * ROWS
     n = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     n = tl.where(n < N, n, N - 1)  # what is computed twice is stored once
     wide = n.to(tl.int64)
     j = tl.arange(0, 4)
-    sum0 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-    sum1 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-    sum2 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-    sum3 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
+    sum0 = tl.zeros([OUTS, GROUPS], tl.float32)
+    sum1 = tl.zeros([OUTS, GROUPS], tl.float32)
+    sum2 = tl.zeros([OUTS, GROUPS], tl.float32)
+    sum3 = tl.zeros([OUTS, GROUPS], tl.float32)
     for start in range(0, G, GROUPS):
         g = start + tl.arange(0, GROUPS)
         inside = (g < G)[None, :] & (n >= 0)[:, None]
         cells = (wide[:, None] * G + g[None, :])[:, :, None] * 4 + j[None, None, :]
         there = (g < G)[None, :, None] & (j >= 0)[None, None, :]
+        if EVEN:  # all groups are there, which the compiler is told so
+            inside = tl.full([OUTS, GROUPS], True, tl.int1)
+            there = tl.full([1, GROUPS, 4], True, tl.int1)
         word, more, pair, bit = load_cells(words, pairs, bits, cells, j[None, None, :], there, BITS)
         column = g[:, None] * 32 + j[None, :]
         whole = (g < G)[:, None] & (j >= 0)[None, :]
@@ -72,12 +82,12 @@ def gemv_cells(
             for quarter in tl.static_range(4):
                 value = unpack_value(word, more, pair, bit, curve, half * 4 + quarter, BITS, VALUE)
                 here = column + (half * 16 + quarter * 4)
-                dot0, all0 = add_row(dot0, all0, value, x, first, rows, here, whole, K)
+                dot0, all0 = add_row(dot0, all0, value, x, first, rows, here, whole, K, EVEN)
                 if ROWS > 1:
-                    dot1, all1 = add_row(dot1, all1, value, x, first + 1, rows, here, whole, K)
+                    dot1, all1 = add_row(dot1, all1, value, x, first + 1, rows, here, whole, K, False)
                 if ROWS > 2:
-                    dot2, all2 = add_row(dot2, all2, value, x, first + 2, rows, here, whole, K)
-                    dot3, all3 = add_row(dot3, all3, value, x, first + 3, rows, here, whole, K)
+                    dot2, all2 = add_row(dot2, all2, value, x, first + 2, rows, here, whole, K, False)
+                    dot3, all3 = add_row(dot3, all3, value, x, first + 3, rows, here, whole, K, False)
             if half == 1 or HALVES:
                 sum0 = add_scaled(sum0, dot0, all0, scale, offset, SIGNED)
                 if ROWS > 1:
@@ -130,8 +140,8 @@ def gemv_floats(
 
 @triton.jit
 def fold(sums):
-    """Partial sums [outs, groups, 4] in one order."""
-    return tl.sum(tl.sum(sums, axis=2), axis=1)
+    """Partial sums [outs, groups] in one order."""
+    return tl.sum(sums, axis=1)
 
 
 @triton.jit

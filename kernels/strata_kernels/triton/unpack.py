@@ -118,7 +118,7 @@ def load_scales(scales, parts, at_block, at_part, mask, SCALE: tl.constexpr, PAR
     else:
         scale = scale.to(tl.float32)
     if PART:
-        scale *= as_float(tl.load(parts + at_part, mask=mask, other=0).to(tl.int32))
+        scale *= tl.load(parts + at_part, mask=mask, other=0).to(tl.float32)
     if FACTOR != 1:
         scale *= FACTOR
     return scale
@@ -129,12 +129,15 @@ def load_offsets(
     lows, low_parts, scale, at_block, at_part, mask, LOW: tl.constexpr, OFFSET: tl.constexpr
 ):  # fmt: skip
     """What is added to a scaled value, f32: a value is scale * code + offset."""
-    offset = -OFFSET * scale
     if LOW == "least":  # a least value of the block
-        offset += tl.load(lows + at_block, mask=mask, other=0).to(tl.float32)
-    if LOW == "parts":  # a multiple of the block's, of each part
-        part = as_float(tl.load(low_parts + at_part, mask=mask, other=0).to(tl.int32))
-        offset -= tl.load(lows + at_block, mask=mask, other=0).to(tl.float32) * part
-    if LOW == "zero":  # the code that stands for zero
-        offset -= scale * as_float(tl.load(lows + at_block, mask=mask, other=0).to(tl.int32))
+        offset = tl.load(lows + at_block, mask=mask, other=0).to(tl.float32)
+    elif LOW == "parts":  # a multiple of the block's, of each part
+        part = tl.load(low_parts + at_part, mask=mask, other=0).to(tl.float32)
+        offset = -(tl.load(lows + at_block, mask=mask, other=0).to(tl.float32) * part)
+    elif LOW == "zero":  # the code that stands for zero
+        offset = -(scale * tl.load(lows + at_block, mask=mask, other=0).to(tl.float32))
+    else:
+        offset = -OFFSET * scale
+    if OFFSET != 0 and LOW != "none":
+        offset -= OFFSET * scale
     return offset
