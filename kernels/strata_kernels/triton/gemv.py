@@ -21,10 +21,10 @@ def add_row(dot, whole_x, value, x, row, rows, at, inside, K: tl.constexpr, EVEN
 
 @triton.jit
 def add_scaled(total, dot, whole_x, scale, offset, SIGNED: tl.constexpr):
-    """Sums [outs, groups] of scale * code * x and, with SIGNED, of offset * x: what a group has once comes in once."""
-    total += tl.sum(dot, axis=2) * scale
+    """Sums of scale * code * x and, with SIGNED, of offset * x: what codes are less is multiplied once a group."""
+    total += dot * scale[:, :, None]
     if SIGNED:
-        total += tl.sum(whole_x, axis=1)[None, :] * offset
+        total += whole_x[None, :, :] * offset[:, :, None]
     return total
 
 
@@ -40,16 +40,16 @@ def gemv_cells(
     HALVES: tl.constexpr = BLOCK == 16 or PART == 16
     SIGNED: tl.constexpr = (LOW != "none") or (OFFSET != 0)
     BLOCKS: tl.constexpr = K // BLOCK
-    EVEN: tl.constexpr = G % GROUPS == 0
+    EVEN: tl.constexpr = (G % GROUPS == 0) and (ROWS == 1)  # of two rows sm_90 spills then
     first = tl.program_id(0) * ROWS
     n = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     n = tl.where(n < N, n, N - 1)  # what is computed twice is stored once
     wide = n.to(tl.int64)
     j = tl.arange(0, 4)
-    sum0 = tl.zeros([OUTS, GROUPS], tl.float32)
-    sum1 = tl.zeros([OUTS, GROUPS], tl.float32)
-    sum2 = tl.zeros([OUTS, GROUPS], tl.float32)
-    sum3 = tl.zeros([OUTS, GROUPS], tl.float32)
+    sum0 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
+    sum1 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
+    sum2 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
+    sum3 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
     for start in range(0, G, GROUPS):
         g = start + tl.arange(0, GROUPS)
         inside = (g < G)[None, :] & (n >= 0)[:, None]
@@ -140,8 +140,8 @@ def gemv_floats(
 
 @triton.jit
 def fold(sums):
-    """Partial sums [outs, groups] in one order."""
-    return tl.sum(sums, axis=1)
+    """Partial sums [outs, groups, 4] in one order."""
+    return tl.sum(tl.sum(sums, axis=2), axis=1)
 
 
 @triton.jit
