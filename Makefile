@@ -33,7 +33,7 @@ test: dev
 	$(BIN)/python -m pytest
 
 test-all: test
-	$(BIN)/python -m pytest -m "(slow or network) and not gpu"
+	$(BIN)/python -m pytest -m "(slow or network) and not gpu and not long"
 
 lint: dev
 	$(BIN)/ruff format --check .

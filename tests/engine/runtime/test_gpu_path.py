@@ -27,7 +27,7 @@ PROMPTS = (range(3, 9), range(40, 60))  # decode kernels alone, and those of pro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3_5_moe"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3_5_moe", marks=pytest.mark.long)])
 def test_an_engine_answers_as_on_the_processor(family: str, tmp_path: Path):
     path = save_tiny(tiny_model(family), tmp_path)
     with tiny_engine(path) as engine:
