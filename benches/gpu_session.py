@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,12 @@ def open_card(session: Session, device: str, root: Path) -> Card:
     chosen, info = backend.ops(Profile()), backend.info()
     driver = chosen.ops.launcher.driver
     card = Card(chosen.ops, driver.wait, driver.memory()[0])
+    card = replace(card, bandwidth=bandwidth(card))
     session.tell(
-        "device", name=info.name, arch=info.arch, total_gb=info.total_bytes / 1e9, copy_gb_s=bandwidth(card),
+        "device", name=info.name, arch=info.arch, total_gb=info.total_bytes / 1e9, copy_gb_s=card.bandwidth,
         choices=[[one.what, one.taken, one.why] for one in chosen.choices],
     )  # fmt: skip
-    return Card(card.ops, card.wait, card.free_bytes, bandwidth(card))
+    return card
 
 
 def interpreted_card() -> Card:

@@ -59,7 +59,7 @@ class SyntheticOps(GpuOps):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._templates: dict[tuple[str, int], Weight] = {}
+        self._templates: dict[tuple[str, int, int], Weight] = {}
 
     def pack(self, weight: Weight) -> Weight:
         """A random matrix of this type and shape; floats as they are."""
@@ -84,7 +84,7 @@ class SyntheticOps(GpuOps):
         return Weight(kind, rows, cols, out, layout=LAYOUT)
 
     def _template(self, kind: str, cols: int, rows: int = TEMPLATE_ROWS) -> Weight:
-        key = (kind, cols * 4096 + rows)
+        key = (kind, rows, cols)
         if key not in self._templates:
             pieces = list(chunks(np.random.default_rng(7), kind, rows * cols, cols**-0.5))
             data = np.concatenate(pieces).reshape(rows, -1)

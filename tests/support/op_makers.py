@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 from collections.abc import Callable
@@ -88,12 +87,6 @@ def on_device(device: str) -> GpuOps:
     ops = backend.ops(Profile()).ops
     assert isinstance(ops, GpuOps)
     return GpuOps(Building(ops.launcher, ops.build), ops.allocator)
-
-
-def ferried_maker() -> Maker:
-    """As `triton_maker`, in memory that the tests cannot touch: what a device's memory is."""
-    make = lambda threads: Ferry(GpuOps(InterpretedLauncher(), HostAllocator(host=False)))  # noqa: E731
-    return dataclasses.replace(triton_maker(), name="ferried", make=make)
 
 
 def triton_maker() -> Maker:

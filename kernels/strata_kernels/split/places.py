@@ -21,10 +21,6 @@ class Root:
     valid: set[str] = field(default_factory=set)
     kept: bool = False
 
-    def on(self, side: str) -> Any:
-        """Its memory there."""
-        return self.near if side == NEAR else self.far
-
 
 @dataclass(frozen=True, eq=False)
 class Place:

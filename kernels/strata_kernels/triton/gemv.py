@@ -35,7 +35,7 @@ def gemv_cells(
     BITS: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr, SCALE: tl.constexpr,
     LOW: tl.constexpr, OFFSET: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """out[r, n] = sum over k of x[r, k] * w[n, k] of ROWS rows and OUTS outputs a program."""
+    """out[r, n] = sum over k of x[r, k] * w[n, k] of ROWS rows (1 or 2) and OUTS outputs a program."""
     G: tl.constexpr = K // 32
     HALVES: tl.constexpr = BLOCK == 16 or PART == 16
     SIGNED: tl.constexpr = (LOW != "none") or (OFFSET != 0)
@@ -48,8 +48,6 @@ def gemv_cells(
     j = tl.arange(0, 4)
     sum0 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
     sum1 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-    sum2 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-    sum3 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
     for start in range(0, G, GROUPS):
         g = start + tl.arange(0, GROUPS)
         inside = (g < G)[None, :] & (n >= 0)[:, None]
@@ -73,35 +71,22 @@ def gemv_cells(
                     offset = load_offsets(lows, low_parts, scale, place, part, inside, LOW, OFFSET)
                 dot0 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
                 dot1 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-                dot2 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
-                dot3 = tl.zeros([OUTS, GROUPS, 4], tl.float32)
                 all0 = tl.zeros([GROUPS, 4], tl.float32)
                 all1 = tl.zeros([GROUPS, 4], tl.float32)
-                all2 = tl.zeros([GROUPS, 4], tl.float32)
-                all3 = tl.zeros([GROUPS, 4], tl.float32)
             for quarter in tl.static_range(4):
                 value = unpack_value(word, more, pair, bit, curve, half * 4 + quarter, BITS, VALUE)
                 here = column + (half * 16 + quarter * 4)
                 dot0, all0 = add_row(dot0, all0, value, x, first, rows, here, whole, K, EVEN)
                 if ROWS > 1:
                     dot1, all1 = add_row(dot1, all1, value, x, first + 1, rows, here, whole, K, False)
-                if ROWS > 2:
-                    dot2, all2 = add_row(dot2, all2, value, x, first + 2, rows, here, whole, K, False)
-                    dot3, all3 = add_row(dot3, all3, value, x, first + 3, rows, here, whole, K, False)
             if half == 1 or HALVES:
                 sum0 = add_scaled(sum0, dot0, all0, scale, offset, SIGNED)
                 if ROWS > 1:
                     sum1 = add_scaled(sum1, dot1, all1, scale, offset, SIGNED)
-                if ROWS > 2:
-                    sum2 = add_scaled(sum2, dot2, all2, scale, offset, SIGNED)
-                    sum3 = add_scaled(sum3, dot3, all3, scale, offset, SIGNED)
     n = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     store_sum(fold(sum0), bias, out, first, rows, n, N, BIAS, ADD)
     if ROWS > 1:
         store_sum(fold(sum1), bias, out, first + 1, rows, n, N, BIAS, ADD)
-    if ROWS > 2:
-        store_sum(fold(sum2), bias, out, first + 2, rows, n, N, BIAS, ADD)
-        store_sum(fold(sum3), bias, out, first + 3, rows, n, N, BIAS, ADD)
 
 
 @triton.jit
@@ -116,8 +101,6 @@ def gemv_floats(
     start = tl.where(n < N, n, N - 1).to(tl.int64)[:, None] * K
     sum0 = tl.zeros([OUTS, WIDTH], tl.float32)
     sum1 = tl.zeros([OUTS, WIDTH], tl.float32)
-    sum2 = tl.zeros([OUTS, WIDTH], tl.float32)
-    sum3 = tl.zeros([OUTS, WIDTH], tl.float32)
     for begin in range(0, K, WIDTH):
         k = begin + tl.arange(0, WIDTH)
         value = widen(tl.load(values + start + k[None, :], mask=(k < K)[None, :], other=0))
@@ -125,17 +108,9 @@ def gemv_floats(
         if ROWS > 1:
             x1 = tl.load(x + (first + 1) * K + k, mask=(k < K) & (first + 1 < rows), other=0.0)
             sum1 += value * x1[None, :]
-        if ROWS > 2:
-            x2 = tl.load(x + (first + 2) * K + k, mask=(k < K) & (first + 2 < rows), other=0.0)
-            x3 = tl.load(x + (first + 3) * K + k, mask=(k < K) & (first + 3 < rows), other=0.0)
-            sum2 += value * x2[None, :]
-            sum3 += value * x3[None, :]
     store_sum(tl.sum(sum0, axis=1), bias, out, first, rows, n, N, BIAS, ADD)
     if ROWS > 1:
         store_sum(tl.sum(sum1, axis=1), bias, out, first + 1, rows, n, N, BIAS, ADD)
-    if ROWS > 2:
-        store_sum(tl.sum(sum2, axis=1), bias, out, first + 2, rows, n, N, BIAS, ADD)
-        store_sum(tl.sum(sum3, axis=1), bias, out, first + 3, rows, n, N, BIAS, ADD)
 
 
 @triton.jit
